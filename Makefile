@@ -1,0 +1,78 @@
+# sherd: one MPI binary. `make help` lists the targets; docs/build.md explains builds without root.
+#
+# Non-recursive. Everything made lies under build/; headers are tracked automatically (-MMD).
+
+BUILD    ?= build
+VARIANT  ?= release
+CXX      ?= g++
+MPICXX   ?=
+MARCH    ?= x86-64-v3
+CUDA     ?= 0
+PYTHON   ?= /usr/bin/python3
+
+include make/libraries.mk
+include make/deps.mk
+
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual -Wundef -Werror
+# never -ffast-math: it breaks NaN checks and rounding (docs/performance.md)
+MATH     := -fno-math-errno -fno-trapping-math -fopenmp
+ifeq ($(VARIANT),sanitize)
+  OUT      := $(BUILD)/sanitize
+  OPTIMIZE := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+else
+  OUT      := $(BUILD)
+  OPTIMIZE := -O3 -g1
+endif
+VERSION  := $(shell cat VERSION)
+CXXFLAGS_ALL = -std=c++20 -march=$(MARCH) $(OPTIMIZE) $(MATH) $(WARNINGS) -Iinclude -Isrc $(LIB_INCLUDES) -DSHERD_VERSION='"$(VERSION)"' $(CXXFLAGS)
+LDFLAGS_ALL  = $(OPTIMIZE) -fopenmp $(LDFLAGS)
+LIBS_ALL     = $(LIB_LINKS) $(LDLIBS)
+
+LIBRARY_SOURCES := $(filter-out src/app/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
+LIBRARY_SOURCES := $(filter-out src/tools/%,$(LIBRARY_SOURCES))
+TOOL_SOURCES    := $(wildcard src/tools/*.cpp)
+UNIT_SOURCES    := $(wildcard tests/unit/*.cpp)
+DIST_SOURCES    := $(wildcard tests/distributed/*.cpp)
+objects = $(patsubst %.cpp,$(OUT)/obj/%.o,$(1))
+ALL_OBJECTS := $(call objects,$(LIBRARY_SOURCES) src/app/main.cpp $(TOOL_SOURCES) $(UNIT_SOURCES) $(DIST_SOURCES))
+TOOLS := $(patsubst src/tools/%.cpp,$(OUT)/tools/%,$(TOOL_SOURCES))
+
+.PHONY: all tools tests
+all: $(OUT)/sherd tools
+tools: $(TOOLS)
+tests: $(OUT)/tests/unit $(OUT)/tests/distributed
+
+$(OUT)/libsherd.a: $(call objects,$(LIBRARY_SOURCES))
+	@mkdir -p $(@D)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(OUT)/sherd: $(call objects,src/app/main.cpp) $(OUT)/libsherd.a
+	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL)
+
+$(OUT)/tools/%: $(OUT)/obj/src/tools/%.o $(OUT)/libsherd.a
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL)
+
+$(OUT)/tests/unit: $(call objects,$(UNIT_SOURCES)) $(OUT)/libsherd.a
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL) $(GTEST_LINKS)
+
+$(OUT)/tests/distributed: $(call objects,$(DIST_SOURCES)) $(OUT)/libsherd.a
+	@mkdir -p $(@D)
+	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL) $(GTEST_LINKS)
+
+$(OUT)/obj/%.o: %.cpp $(OUT)/flags
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS_ALL) -MMD -MP -c -o $@ $<
+
+# rebuilt only when the flags change, so that another MARCH or library place never mixes with old objects
+$(OUT)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' | cmp -s - $@ || echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' > $@
+FORCE:
+
+.SECONDARY: $(ALL_OBJECTS)
+-include $(ALL_OBJECTS:.o=.d)
+
+include make/targets.mk

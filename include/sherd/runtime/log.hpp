@@ -1,0 +1,23 @@
+#pragma once
+/// Lines for people. Results and progress go to stdout (rank 0 only), notices, warnings and errors to stderr.
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+namespace sherd::log {
+
+/// One line on stdout, from rank 0 only; written with a single write so that lines of several processes never mix.
+void line(const std::string& text);
+/// "sherd: notice: text" on stderr, from rank 0 only: something was assumed or adapted, nothing is wrong.
+void notice(const std::string& text);
+/// "sherd: warning: text" on stderr, from rank 0 only.
+void warning(const std::string& text);
+/// "sherd: error: text" on stderr, from whichever rank calls.
+void error(const std::string& text);
+/// Replaces the last line of a terminal (progress); does nothing when stdout is not a terminal or on ranks other than 0.
+void progress(const std::string& text);
+/// Whether stdout of this process is a terminal. mpirun hides it from ranks; SHERD_TTY=1 says that it is one.
+bool stdout_is_terminal();
+
+}  // namespace sherd::log

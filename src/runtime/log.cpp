@@ -1,0 +1,51 @@
+#include "sherd/runtime/log.hpp"
+
+#include "sherd/runtime/error.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <unistd.h>
+
+namespace sherd::log {
+
+namespace {
+std::atomic<bool> progress_shown{false};
+
+void write_all(int fd, const std::string& text) {
+    for (std::size_t at = 0; at < text.size();) {
+        const ssize_t n = ::write(fd, text.data() + at, text.size() - at);
+        if (n <= 0) return;  // nobody reads: a closed pipe must not end a training run
+        at += static_cast<std::size_t>(n);
+    }
+}
+
+std::string after_progress(const std::string& text) {
+    return progress_shown.exchange(false) ? "\r\033[K" + text : text;
+}
+}  // namespace
+
+void line(const std::string& text) {
+    if (process_rank() == 0) write_all(STDOUT_FILENO, after_progress(text) + "\n");
+}
+void notice(const std::string& text) {
+    if (process_rank() == 0) write_all(STDERR_FILENO, after_progress("sherd: notice: " + text) + "\n");
+}
+void warning(const std::string& text) {
+    if (process_rank() == 0) write_all(STDERR_FILENO, after_progress("sherd: warning: " + text) + "\n");
+}
+void error(const std::string& text) {
+    write_all(STDERR_FILENO, after_progress("sherd: error: " + text) + "\n");
+}
+
+bool stdout_is_terminal() {
+    static const bool terminal = ::isatty(STDOUT_FILENO) == 1 || (std::getenv("SHERD_TTY") != nullptr && *std::getenv("SHERD_TTY") == '1');
+    return terminal;
+}
+
+void progress(const std::string& text) {
+    if (process_rank() != 0 || !stdout_is_terminal()) return;
+    write_all(STDOUT_FILENO, "\r\033[K" + text);
+    progress_shown = true;
+}
+
+}  // namespace sherd::log
