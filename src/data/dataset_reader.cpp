@@ -1,4 +1,4 @@
-#include "dataset_reader.hpp"
+#include "data/dataset_reader.hpp"
 
 #include "sherd/io/weight_source.hpp"
 #include "sherd/runtime/error.hpp"
@@ -71,16 +71,26 @@ void DatasetReader::read_raw(std::int64_t begin, std::int64_t count, std::byte* 
     }
 }
 
+/// HDF5 moves at most 16 MiB a call: a larger chunk takes several, and would be decompressed in each if HDF5 did not hold it meanwhile.
+std::vector<std::byte> DatasetReader::load_chunk(std::int64_t first, std::int64_t count) const {
+    constexpr std::uint64_t one_call = std::uint64_t{16} << 20;
+    std::vector<std::byte> loaded(static_cast<std::size_t>(count) * size_of(info_.dtype));
+    const bool large = info_.chunk_bytes > one_call;
+    if (large) io::set_chunk_cache_bytes(info_.chunk_bytes);
+    file_.read(dataset_, first, count, loaded.data());
+    if (large) {
+        io::set_chunk_cache_bytes(0);
+        file_.info(dataset_);  // opens the dataset anew with a small cache, which frees HDF5's copy
+    }
+    return loaded;
+}
+
 void DatasetReader::read_chunks(std::int64_t begin, std::int64_t count, std::byte* out) const {
     const std::size_t element = size_of(info_.dtype);
     const auto chunk = static_cast<std::int64_t>(info_.chunk_bytes / element);
     while (count > 0) {
         const std::int64_t index = begin / chunk, first = index * chunk, held = std::min(chunk, size() - first);
-        const std::vector<std::byte>& bytes = cache_.get({stream_, index}, [&] {
-            std::vector<std::byte> loaded(static_cast<std::size_t>(held) * element);
-            file_.read(dataset_, first, held, loaded.data());
-            return loaded;
-        });
+        const std::vector<std::byte>& bytes = cache_.get({stream_, index}, [&] { return load_chunk(first, held); });
         const std::int64_t part = std::min(count, first + held - begin);
         const std::size_t part_bytes = static_cast<std::size_t>(part) * element;
         std::memcpy(out, bytes.data() + static_cast<std::size_t>(begin - first) * element, part_bytes);

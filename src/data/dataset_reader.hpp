@@ -27,8 +27,8 @@ class ReadOnlyFile {
     int fd_;
 };
 
-/// Decompressed chunks of several datasets, the least recently used dropped first. HDF5's own cache lives as long as a dataset is open and
-/// is counted per dataset; this one bounds a whole file.
+/// Decompressed chunks of several datasets, the least recently used dropped first. HDF5's own cache is counted per dataset; this one bounds
+/// a whole file.
 class ChunkCache {
   public:
     using Key = std::pair<std::int64_t, std::int64_t>;  ///< stream, chunk
@@ -48,8 +48,8 @@ class ChunkCache {
 };
 
 /// A one-dimensional dataset: pread where its bytes lie in one piece (own descriptor, no HDF5 lock), whole chunks through the cache where
-/// it is compressed, HDF5 slices otherwise. The first three arguments must
-/// outlive it.
+/// it is compressed, HDF5 slices otherwise. The first
+/// three arguments must outlive it.
 class DatasetReader {
   public:
     /// Throws InputError: absent, of a type DType does not know, not one-dimensional.
@@ -70,6 +70,7 @@ class DatasetReader {
 
   private:
     void read_raw(std::int64_t begin, std::int64_t count, std::byte* out) const;
+    std::vector<std::byte> load_chunk(std::int64_t first, std::int64_t count) const;
     void read_chunks(std::int64_t begin, std::int64_t count, std::byte* out) const;
 
     const io::HdfFile& file_;

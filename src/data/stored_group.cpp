@@ -1,4 +1,4 @@
-#include "stored_group.hpp"
+#include "data/stored_group.hpp"
 
 #include "sherd/runtime/error.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// A group of an open token file.
-#include "dataset_reader.hpp"
+#include "data/dataset_reader.hpp"
 
 #include "sherd/data/token_file.hpp"
 

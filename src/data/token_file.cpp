@@ -1,6 +1,6 @@
 #include "sherd/data/token_file.hpp"
 
-#include "stored_group.hpp"
+#include "data/stored_group.hpp"
 
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
@@ -43,11 +43,11 @@ struct TokenFile::Implementation {
         train = std::make_unique<detail::StoredGroup>(file, "train");
         if (train->documents() == 0) throw InputError("{}: group 'train' has no document, expected at least one", path.string());
         if (file.file.exists("validation")) validation = std::make_unique<detail::StoredGroup>(file, "validation");
-        prepare_chunks();
+        warn_of_large_chunks();
     }
 
-    /// HDF5 must decompress a chunk once while it is read in pieces, however large it is; warns where the cache cannot hold all chunks.
-    void prepare_chunks() const {
+    /// Reading in shuffled order is cheap as long as all compressed chunks stay in memory, or are small.
+    void warn_of_large_chunks() const {
         std::vector<const detail::DatasetReader*> streams = train->streams();
         if (validation) {
             const auto more = validation->streams();
@@ -57,8 +57,6 @@ struct TokenFile::Implementation {
             return a->compressed_chunk_bytes() < b->compressed_chunk_bytes();
         });
         const std::uint64_t chunk = largest->compressed_chunk_bytes();
-        if (chunk == 0) return;
-        io::set_chunk_cache_bytes(chunk);
         std::uint64_t total = 0;
         for (const auto* stream : streams) total += stream->compressed_chunk_bytes() > 0 ? stream->bytes() : 0;
         if (total <= file.cache.budget() || chunk < large_chunk_bytes) return;
