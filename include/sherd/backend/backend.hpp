@@ -1,0 +1,176 @@
+#pragma once
+/// Every device operation, once. An implementation is a device: memory, streams, events, and the mathematics of a decoder.
+///
+/// The rules of streams hold for every implementation, the CPU too: an operation is enqueued on a stream and returns at once; operations of
+/// one stream run in order, those of two streams in any order unless an event orders them; the host sees results after synchronize() only.
+/// Outputs go to memory that the caller gave; nothing is allocated by an operation. All operations are deterministic: equal inputs and
+/// equal threads give equal bits.
+///
+/// Activations and weights are of one *compute* type, fp32 or bf16, which the tensors carry; sums, statistics and gradients of parameters
+/// are fp32. "rows" is the number of rows of a micro-batch, surplus rows included (tensor.hpp).
+#include "sherd/tensor/tensor.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace sherd {
+
+/// An in-order queue of device work. Made by a Backend, destroyed before it; neither copied nor moved. Destruction waits for its work.
+class Stream {
+  public:
+    Stream() = default;
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    virtual ~Stream() = default;
+};
+
+/// A point in a stream. Waiting on an event never recorded waits for nothing; recording again moves the point.
+class Event {
+  public:
+    Event() = default;
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    virtual ~Event() = default;
+};
+
+class Backend;
+
+/// Owned device memory, aligned to 256 bytes.
+class DeviceMemory {
+  public:
+    DeviceMemory() = default;
+    DeviceMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
+    DeviceMemory(DeviceMemory&& other) noexcept;
+    DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+    ~DeviceMemory();
+    void* data() const noexcept { return data_; }
+    std::size_t bytes() const noexcept { return bytes_; }
+    template <class T>
+    T* as() const noexcept {
+        return static_cast<T*>(data_);
+    }
+
+  private:
+    Backend* backend_ = nullptr;
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+/// Sizes of an attention operation. Query head h reads key/value head h / (heads / kv_heads).
+struct AttentionShape {
+    std::int64_t heads, kv_heads, head_dim;
+    float scale;  ///< of the scores: 1 / sqrt(head_dim)
+};
+
+/// One AdamW step with decoupled weight decay, as torch.optim.AdamW (Loshchilov and Hutter 2019).
+struct AdamWStep {
+    float learning_rate, beta1, beta2, epsilon, weight_decay;
+    float bias1, bias2;    ///< 1 - beta1^t, 1 - beta2^t for the t-th step, from 1
+    float gradient_scale;  ///< the gradient is multiplied by it first (clipping)
+};
+
+class Backend {
+  public:
+    virtual ~Backend() = default;
+
+    /// "cpu: AMD EPYC 9654, 2 threads, avx512_bf16" for the banner.
+    virtual std::string description() const = 0;
+    /// Whether the device computes in that type in hardware.
+    virtual bool has_native(DType compute) const = 0;
+    /// Peak bytes in use: resident memory of the process on the CPU.
+    virtual std::uint64_t peak_memory_bytes() const = 0;
+
+    /// Throws DeviceError saying what the memory was for and how much is there.
+    virtual void* allocate(std::size_t bytes, const std::string& purpose) = 0;
+    virtual void release(void* data, std::size_t bytes) noexcept = 0;
+
+    virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
+    virtual std::unique_ptr<Event> make_event() = 0;
+    virtual void record(Event& event, Stream& stream) = 0;
+    virtual void wait(Stream& stream, Event& event) = 0;
+    /// Blocks the host until all work of the stream is done; rethrows the first error of its operations.
+    virtual void synchronize(Stream& stream) = 0;
+    /// Runs a host function in stream order (host-staged communication, file input). It must not call the Backend.
+    virtual void host_task(Stream& stream, std::function<void()> task) = 0;
+
+    virtual void copy_to_device(Stream& stream, void* device, const void* host,
+                                std::size_t bytes) = 0;  ///< host memory stays valid until done
+    virtual void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes) = 0;
+    virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;  ///< within the device, no overlap
+    virtual void zero(Stream& stream, void* data, std::size_t bytes) = 0;
+
+    /// to = from, converted with round to nearest even; equal element counts.
+    virtual void cast(Stream& stream, Tensor to, Tensor from) = 0;
+    /// y += x, fp32, n elements.
+    virtual void add(Stream& stream, float* y, const float* x, std::int64_t n) = 0;
+    /// *out += sum of x[0..n), accumulated in fp64 in an order that depends on n only.
+    virtual void sum(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
+    /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.
+    virtual void sum_squares(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
+
+    /// y [rows, outputs] = x [rows, inputs] w^T, w [outputs, inputs]. y may be fp32 where x and w are bf16.
+    virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) = 0;
+    /// dx [rows, inputs] = dy [rows, outputs] w, or += with accumulate.
+    virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
+    /// dw [outputs, inputs] (fp32) += dy^T x.
+    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
+
+    /// y[t] = table[ids[t]]; a zero row where ids[t] < 0. ids: device, [rows].
+    virtual void embedding_forward(Stream& stream, Tensor y, Tensor table, const std::int32_t* ids) = 0;
+    /// dtable[ids[t]] += dy[t] in rising t; dtable fp32.
+    virtual void embedding_backward(Stream& stream, Tensor dtable, Tensor dy, const std::int32_t* ids) = 0;
+
+    /// sum = x + delta (rounded to the compute type); rstd[t] = 1/sqrt(mean(sum[t]^2) + epsilon); y[t] = sum[t] * rstd[t] * w.
+    /// delta without data: sum is x, and `sum` is not written. sum may be x.
+    virtual void rms_norm_forward(Stream& stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon) = 0;
+    /// y[t] = x[t] * rstd[t] * w: what the forward pass computed, again.
+    virtual void rms_norm_again(Stream& stream, Tensor y, Tensor x, const float* rstd, Tensor w) = 0;
+    /// dx += the gradient through y = x * rstd * w; dw (fp32, [columns]) += sum over rows of dy * x * rstd.
+    /// scratch: rms_norm_scratch(rows, columns) floats.
+    virtual void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w,
+                                   float* scratch) = 0;
+    virtual std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns) const = 0;
+
+    /// Rotates x [rows, heads * head_dim] in place by the angle of each row's position: halves (i, i + head_dim/2) turn together, as in
+    /// Hugging Face's Llama. cosine, sine: fp32 [positions, head_dim/2]. inverse: by the negative angle (the backward pass).
+    virtual void rope(Stream& stream, Tensor x, std::int64_t heads, const float* cosine, const float* sine, const std::int32_t* positions,
+                      bool inverse) = 0;
+
+    /// Causal attention within each document. q, out [rows, heads*head_dim]; k, v [rows, kv_heads*head_dim]; lse (fp32, [heads, rows]): log
+    /// of the sum of exponentials of each row's scores. Flash attention (Dao 2022): no matrix of scores is ever whole. Surplus rows of out
+    /// become zero. No limit on head_dim beyond being even.
+    virtual void attention_forward(Stream& stream, Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& documents,
+                                   const AttentionShape& shape) = 0;
+    /// dq, dk, dv (overwritten, surplus rows zero) from dout. scratch: attention_scratch() floats.
+    virtual void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q,
+                                    Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, float* scratch) = 0;
+    virtual std::int64_t attention_scratch(std::int64_t rows, const AttentionShape& shape, DType compute) const = 0;
+
+    /// out = silu(gate) * up.
+    virtual void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) = 0;
+    /// In place: gate and up become their gradients, dout becomes silu(gate) * up of the forward pass (needed for the next dw).
+    virtual void swiglu_backward(Stream& stream, Tensor gate, Tensor up, Tensor dout) = 0;
+
+    /// loss[t] = -log softmax(logits[t])[targets[t]], fp32; 0 where targets[t] < 0. gradient, where it has data, becomes
+    /// (softmax - onehot) * scale in the compute type, zero rows where targets[t] < 0. logits fp32 [rows, vocabulary], may be overwritten;
+    /// gradient may be logits itself where it is fp32.
+    virtual void cross_entropy(Stream& stream, float* loss, Tensor gradient, Tensor logits, const std::int32_t* targets, float scale) = 0;
+
+    /// One step on n elements of fp32 masters and moments; `weights`, where it has data, receives the new masters in its type.
+    virtual void adamw(Stream& stream, const AdamWStep& step, float* master, float* exp_avg, float* exp_avg_sq, const float* gradient,
+                       Tensor weights, std::int64_t n) = 0;
+};
+
+/// Orders a test may give the streams of a CPU backend, to show that no result depends on them.
+enum class StreamOrder {
+    as_enqueued,  ///< each stream has a thread of its own
+    delayed,      ///< each operation first waits a pseudo-random time up to 200 us, so that missing event waits show
+};
+
+/// The CPU as a device. threads: OpenMP threads of each compute operation (at least 1). Denormals are flushed on all of them.
+std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued);
+
+}  // namespace sherd

@@ -1,0 +1,14 @@
+#pragma once
+/// Communicator over MPI point-to-point messages on host memory.
+#include "sherd/comm/communicator.hpp"
+
+#include <mpi.h>
+
+#include <memory>
+
+namespace sherd::detail {
+
+/// Collective over `parent`. backend may be nullptr: then only host collectives are allowed.
+std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend);
+
+}  // namespace sherd::detail

@@ -1,0 +1,110 @@
+// What a decoder keeps and where: one layout, run once to measure and once to place.
+#include "model/decoder_internal.hpp"
+
+#include "sherd/model/decoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sherd {
+
+std::int64_t logits_chunk_rows(std::int64_t vocabulary) noexcept {
+    // 16 Mi logits: large enough that re-reading the head's gradient once a chunk stays below the chunk's GEMMs, small enough to forget
+    const std::int64_t rows = (std::int64_t{16} << 20) / vocabulary / 16 * 16;
+    return std::clamp<std::int64_t>(rows, 128, 1024);
+}
+
+Decoder::Buffers Decoder::lay_out(Arena& activations, Arena& workspace, const ModelConfig& c, const Backend& backend, DType compute,
+                                  const DecoderLimits& limits) {
+    const auto rows = static_cast<std::uint64_t>(limits.rows);
+    const std::uint64_t element = size_of(compute);
+    const auto wide = [&](Arena& arena, std::int64_t columns, const char* name) {
+        return arena.take(rows * static_cast<std::uint64_t>(columns) * element, name);
+    };
+    const auto floats = [](Arena& arena, std::uint64_t n, const char* name) { return arena.take<float>(n * sizeof(float), name); };
+    const auto layer = [&] {
+        Layer l{};
+        l.input = wide(activations, c.hidden, "block input");
+        l.query = wide(activations, c.query_width(), "query");
+        l.key = wide(activations, c.kv_width(), "key");
+        l.value = wide(activations, c.kv_width(), "value");
+        l.attention = wide(activations, c.query_width(), "attention");
+        l.middle = wide(activations, c.hidden, "after attention");
+        l.gate = wide(activations, c.intermediate, "gate");
+        l.up = wide(activations, c.intermediate, "up");
+        l.rstd1 = floats(activations, rows, "norm 1");
+        l.rstd2 = floats(activations, rows, "norm 2");
+        l.lse = floats(activations, rows * static_cast<std::uint64_t>(c.heads), "attention log-sum");
+        return l;
+    };
+    Buffers b{};
+    if (limits.training) {
+        for (std::int64_t i = 0; i < c.layers; ++i) b.layers.push_back(layer());
+    } else {
+        b.layers.assign(static_cast<std::size_t>(c.layers), layer());  // without a backward pass all blocks share one set
+    }
+    b.final_sum = wide(activations, c.hidden, "final sum");
+    b.final_rstd = floats(activations, rows, "final norm");
+
+    const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 1};
+    const auto chunk = static_cast<std::uint64_t>(std::min(limits.rows, logits_chunk_rows(c.vocabulary)));
+    const auto vocabulary = static_cast<std::uint64_t>(c.vocabulary);
+    b.normed = wide(workspace, c.hidden, "normed");
+    b.delta = wide(workspace, c.hidden, "delta");
+    b.wide = wide(workspace, std::max(c.intermediate, c.query_width()), "wide");
+    b.logits = floats(workspace, chunk * vocabulary, "logits of a chunk");
+    b.losses = floats(workspace, rows, "token losses");
+    b.cosine = floats(workspace, static_cast<std::uint64_t>(limits.positions * c.head_dim / 2), "cosine");
+    b.sine = floats(workspace, static_cast<std::uint64_t>(limits.positions * c.head_dim / 2), "sine");
+    if (!limits.training) return b;
+    b.residual_gradient = wide(workspace, c.hidden, "residual gradient");
+    b.d_normed = wide(workspace, c.hidden, "gradient of normed");
+    b.d_query = wide(workspace, c.query_width(), "gradient of query");
+    b.d_key = wide(workspace, c.kv_width(), "gradient of key");
+    b.d_value = wide(workspace, c.kv_width(), "gradient of value");
+    b.logits_gradient =
+        compute == DType::f32 ? static_cast<void*>(b.logits) : workspace.take(chunk * vocabulary * element, "logits gradient");
+    const std::int64_t scratch =
+        std::max(backend.rms_norm_scratch(limits.rows, c.hidden), backend.attention_scratch(limits.rows, shape, compute));
+    b.scratch = floats(workspace, static_cast<std::uint64_t>(scratch), "scratch");
+    return b;
+}
+
+DecoderMemory Decoder::memory(const ModelConfig& config, const Backend& backend, DType compute, const DecoderLimits& limits) {
+    Arena activations, workspace;
+    (void)lay_out(activations, workspace, config, backend, compute, limits);
+    return {activations.bytes(), workspace.bytes()};
+}
+
+Decoder::Decoder(const ModelConfig& config, Backend& backend, Stream& stream, UnitStore& store, DType compute, const DecoderLimits& limits)
+    : config_(config),
+      backend_(backend),
+      stream_(stream),
+      store_(store),
+      compute_(compute),
+      limits_{bucket_rows(limits.rows), std::max<std::int64_t>(1, limits.positions), limits.training},
+      shape_{config.heads, config.kv_heads, config.head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))} {
+    const DecoderMemory bytes = memory(config_, backend_, compute_, limits_);
+    activation_memory_ = DeviceMemory(backend_, bytes.activations, "activations");
+    workspace_memory_ = DeviceMemory(backend_, bytes.workspace, "workspace");
+    Arena activations(activation_memory_.data()), workspace(workspace_memory_.data());
+    buffers_ = lay_out(activations, workspace, config_, backend_, compute_, limits_);
+    make_rotary_tables();
+}
+
+/// Angles in double: in fp32 the product of position and frequency loses the low bits that long documents need.
+void Decoder::make_rotary_tables() {
+    const std::int64_t half = config_.head_dim / 2;
+    std::vector<float> cosine, sine;
+    for (std::int64_t p = 0; p < limits_.positions; ++p)
+        for (std::int64_t i = 0; i < half; ++i) {
+            const double frequency = std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config_.head_dim));
+            cosine.push_back(static_cast<float>(std::cos(static_cast<double>(p) * frequency)));
+            sine.push_back(static_cast<float>(std::sin(static_cast<double>(p) * frequency)));
+        }
+    backend_.copy_to_device(stream_, buffers_.cosine, cosine.data(), cosine.size() * sizeof(float));
+    backend_.copy_to_device(stream_, buffers_.sine, sine.data(), sine.size() * sizeof(float));
+    backend_.synchronize(stream_);
+}
+
+}  // namespace sherd
