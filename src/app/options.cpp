@@ -35,6 +35,7 @@ po::options_description describe_options(const std::vector<Flag>& flags) {
 
 [[noreturn]] void fail_unknown(std::string name, const std::vector<Flag>& flags) {
     name.erase(0, name.find_first_not_of('-'));
+    name.erase(std::min(name.find('='), name.size()));
     std::vector<std::string> candidates{"config"};
     for (const Flag& flag : flags) candidates.push_back(flag.name);
     const std::string flag = nearest(name, candidates), key = nearest_key(name);
@@ -63,6 +64,9 @@ po::parsed_options parse_command_line(const std::vector<std::string>& arguments,
         if (option.position_key >= 0)
             throw UsageError("unexpected argument '{}': a deck is given as --config DECK, a key as --section.key=value",
                              option.value.empty() ? option.string_key : option.value.front());
+        // Boost would take the next option for the value of one that lacks it
+        if (option.original_tokens.size() > 1 && option.value.front().starts_with("--"))
+            throw UsageError("--{} needs a value; one that starts with '--' is given as --{}=VALUE", option.string_key, option.string_key);
         if (!seen.insert(option.string_key).second) throw UsageError("--{} is given twice on the command line", option.string_key);
     }
     return parsed;
