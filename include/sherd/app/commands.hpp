@@ -1,5 +1,5 @@
 #pragma once
-/// The subcommands. Each takes the arguments after its name, returns the exit code and throws sherd's errors.
+/// The subcommands: `arguments` are those after the command's name; the exit code is returned; sherd errors are thrown.
 #include <string>
 #include <vector>
 
@@ -8,5 +8,7 @@ namespace sherd {
 int import_command(const std::vector<std::string>& arguments);
 int export_command(const std::vector<std::string>& arguments);
 int inspect_command(const std::vector<std::string>& arguments);
+int train_command(const std::vector<std::string>& arguments);
+int eval_command(const std::vector<std::string>& arguments);
 
 }  // namespace sherd
