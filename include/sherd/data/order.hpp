@@ -7,7 +7,9 @@
 namespace sherd {
 
 /// A permutation of [0, n) in O(1) memory: a Feistel network over the next power of four with cycle walking
-/// (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), keyed by (seed, epoch).
+/// (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), keyed by (seed, epoch). The round function is splitmix64's
+/// finalizer; its constants are part of the format of a checkpoint, which stores a position only: they never change. Throws UsageError for
+/// n < 1.
 class Permutation {
   public:
     Permutation(std::int64_t n, std::uint64_t seed, std::int64_t epoch);
@@ -18,7 +20,7 @@ class Permutation {
     int half_bits_;
 };
 
-/// Documents in training order: position p is document p % n of epoch p / n, permuted within each epoch or in file order.
+/// Documents in training order: position p is document p % n of epoch p / n, permuted within each epoch or in file order. One thread.
 class DocumentOrder {
   public:
     /// Throws UsageError for n < 1.
@@ -40,10 +42,12 @@ struct StepSize {
 };
 
 /// Documents of the step that starts at `position`, as document indices in training order. The next step starts at position + size().
+/// `length` gives the tokens of a document. Throws UsageError where `size` says nothing or too much.
 std::vector<std::int64_t> step_documents(const DocumentOrder& order, std::int64_t position, const StepSize& size,
                                          const std::function<std::int64_t(std::int64_t)>& length);
 
-/// Number of steps in `epochs` epochs, rounded up.
+/// Number of steps in `epochs` epochs, rounded up. Time: constant for sequences, one call of `length` per document and epoch for tokens.
+/// Throws UsageError unless epochs > 0.
 std::int64_t steps_in(double epochs, const DocumentOrder& order, const StepSize& size,
                       const std::function<std::int64_t(std::int64_t)>& length);
 

@@ -19,8 +19,9 @@ struct StepPlan {
     std::int64_t micro_steps() const noexcept { return micro_batches.empty() ? 0 : static_cast<std::int64_t>(micro_batches[0].size()); }
 };
 
-/// Longest first to the rank with the least tokens relative to its share, then first-fit decreasing into micro-batches; at least one
-/// micro-step. Throws UsageError if a document is longer than the capacity of every rank with a share.
+/// Longest first to the rank that would then have the least tokens relative to its share, among those whose micro-batch can hold the
+/// document; then first-fit decreasing into micro-batches; at least one micro-step. Within a micro-batch positions rise. Throws UsageError
+/// if a document is longer than the capacity of every rank with a share, or if no rank has a share.
 StepPlan plan_step(std::span<const std::int64_t> lengths, std::span<const RankBudget> ranks);
 
 }  // namespace sherd

@@ -1,5 +1,7 @@
 #pragma once
 /// Token files (docs/formats.md): documents of token ids in HDF5, read in slices, never whole.
+#include "sherd/io/digest.hpp"
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -33,18 +35,27 @@ class TokenGroup {
     virtual std::int64_t documents() const = 0;
     /// Tokens of document i after cutting at max_sequence.
     virtual std::int64_t length(std::int64_t i) const = 0;
+    /// Throws InputError: no such document, the file cannot be read.
     virtual Document read(std::int64_t i) const = 0;
     /// One streaming pass over tokens and mask that checks every id against `vocabulary` and counts. Throws InputError naming file,
-    /// dataset, index, value and limit: an id >= vocabulary, a file without any target.
+    /// dataset, index, value and limit: an id >= vocabulary or >= the file's vocab_size, a mask value above 1, a group without any target.
+    /// max_positions 0: no limit.
     virtual GroupFacts scan(std::int64_t vocabulary, std::int64_t max_positions) const = 0;
+    /// Digest of tokens, offsets and mask as stored (an absent mask is one of ones), whatever the file's layout, integer widths and path:
+    /// the sum over all `parts` of what each part finds in its own blocks of 4 MiB. max_sequence plays no role.
+    virtual Digest digest(std::int64_t part, std::int64_t parts) const = 0;
 };
 
 /// An open token file. The constructor checks structure: kind, version, types, offsets that rise from 0 to n, mask length, no empty
 /// document.
 class TokenFile {
   public:
-    /// max_sequence 0: no limit. Throws InputError naming file, dataset, index and what was expected.
-    TokenFile(const std::filesystem::path& path, std::int64_t max_sequence);
+    /// Decompressed chunks kept in memory, over all datasets of a file; a single larger chunk is kept all the same.
+    static constexpr std::uint64_t default_cache_bytes = std::uint64_t{256} << 20;
+
+    /// max_sequence 0: no limit. Throws InputError naming file, dataset, index and what was expected. Warns once where a shuffled read
+    /// would decompress large chunks again and again, because they do not fit into `cache_bytes`.
+    TokenFile(const std::filesystem::path& path, std::int64_t max_sequence, std::uint64_t cache_bytes = default_cache_bytes);
     ~TokenFile();
     TokenFile(TokenFile&&) noexcept;
     std::int64_t vocabulary() const noexcept;  ///< attribute vocab_size; -1 if absent
