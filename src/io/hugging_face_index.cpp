@@ -20,6 +20,13 @@ namespace {
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* single_name = "model.safetensors";
 
+template <class Names>
+std::string joined(const Names& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+}
+
 bool is_weights_file(const fs::path& path) {
     const std::string extension = path.extension().string();
     return extension == ".safetensors" || extension == ".bin" || extension == ".pth" || extension == ".pt" || extension == ".gguf";
@@ -65,13 +72,12 @@ std::string real_place(const fs::path& folder, const std::string& tensor, const 
 void notice_ignored(const fs::path& folder, const std::set<std::string>& read, const std::set<std::string>& present, const char* rule) {
     std::vector<std::string> ignored;
     std::set_difference(present.begin(), present.end(), read.begin(), read.end(), std::back_inserter(ignored));
-    if (!ignored.empty())
-        log::notice(fmt::format("'{}': read {} ({}); ignored {}", folder.string(), fmt::join(read, ", "), rule, fmt::join(ignored, ", ")));
+    if (!ignored.empty()) log::notice(fmt::format("'{}': read {} ({}); ignored {}", folder.string(), joined(read), rule, joined(ignored)));
 }
 
 FolderContent read_single(const fs::path& folder, const std::set<std::string>& present) {
     if (!present.contains(single_name)) {
-        const std::string found = present.empty() ? "no weights at all" : fmt::format("{}", fmt::join(present, ", "));
+        const std::string found = present.empty() ? "no weights at all" : joined(present);
         throw InputError("'{}' has neither {} nor {}; found {}. Weights in other formats must be saved as safetensors first",
                          folder.string(), single_name, index_name, found);
     }

@@ -18,7 +18,9 @@ std::int64_t TensorInfo::elements() const noexcept {
 }
 
 std::string to_string(const std::vector<std::int64_t>& shape) {
-    return fmt::format("[{}]", fmt::join(shape, ", "));
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    return text + "]";
 }
 
 const TensorInfo* WeightSource::find(const std::string& name) const {

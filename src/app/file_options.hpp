@@ -1,0 +1,34 @@
+#pragma once
+/// What import, export and inspect share: command lines of a few options, sizes for people, weights in pieces.
+#include "sherd/io/weight_source.hpp"
+
+#include <boost/program_options.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sherd::app {
+
+/// Parses `arguments`. --help prints `introduction` and the options, and returns nothing. Throws UsageError naming the option.
+std::optional<boost::program_options::variables_map> parse_file_options(
+    const std::vector<std::string>& arguments, const std::string& introduction, const boost::program_options::options_description& options,
+    const boost::program_options::positional_options_description& positional);
+
+/// The value of a required path option. Throws UsageError where it is absent or empty.
+std::string required_path(const boost::program_options::variables_map& values, const std::string& name, const std::string& command);
+
+/// "1.3 MB": powers of 1000.
+std::string human_bytes(std::uint64_t bytes);
+
+/// "12 bf16, 5 fp32 tensors, 1.3 MB"
+std::string dtype_summary(const std::vector<TensorInfo>& tensors);
+
+/// Reads a tensor in pieces of at most 16 MiB, checks that every value is finite and hands the pieces on, in order. Throws InputError
+/// naming tensor and index of a NaN or an infinity.
+void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
+                   const std::function<void(std::int64_t begin, std::int64_t count, const void* data)>& take);
+
+}  // namespace sherd::app
