@@ -162,7 +162,9 @@ std::vector<DeckEntry> read_deck(const std::filesystem::path& path) {
 }
 
 std::string quoted_value(const std::string& value) {
-    if (!value.empty() && value.find_first_of("#;\"' \t") == std::string::npos) return value;
+    const std::string line = ' ' + value;  // as behind "key ="
+    const bool plain = !value.empty() && trimmed(value) == value && value.front() != '"' && value.front() != '\'';
+    if (plain && comment_start(line, 0) == line.size()) return value;
     if (value.find('"') == std::string::npos) return '"' + value + '"';
     if (value.find('\'') == std::string::npos) return '\'' + value + '\'';
     std::string text = "\"";

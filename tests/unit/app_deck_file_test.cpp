@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -121,5 +121,19 @@ TEST(DeckFile, QuotedValuesReadBackTheSame) {
          {"plain", "a=b,c", "#3",           "a #b", "run#3", " lead", "trail ",      "\ttab", "it's", "\"",  "'",
           "\"'",   "'\"'",  "\"a\" 'b' #c", ";x",   "[run]", "=",     "back\\slash", "\"\"",  "''",   "ä ö", "a\"\"b''c"})
         EXPECT_EQ(directory_of("directory = " + quoted_value(value)), value) << quoted_value(value);
-    EXPECT_EQ(quoted_value("/tmp/run-3_a=b,c"), "/tmp/run-3_a=b,c");
+    for (const std::string plain : {"/tmp/run#3", "/tmp/my runs/a=b,c", "it's", "a;b"}) EXPECT_EQ(quoted_value(plain), plain);
+}
+
+TEST(DeckFile, AnyLineOfTheSpecialCharactersReadsBackOrIsRefused) {
+    const std::string alphabet = "#\"' ;=[\t\\a";
+    std::mt19937 random(7);
+    for (int round = 0; round < 20000; ++round) {
+        std::string value(random() % 9, ' ');
+        for (char& c : value) c = alphabet[random() % alphabet.size()];
+        ASSERT_EQ(directory_of("directory = " + quoted_value(value)), value) << quoted_value(value);
+        try {  // as a line of its own it is an entry, nothing, or a sentence, never anything else
+            parse_deck("[run]\n" + value + "\n" + value, "d.ini");
+        } catch (const UsageError&) {
+        }
+    }
 }

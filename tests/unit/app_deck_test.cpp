@@ -233,7 +233,10 @@ TEST(Deck, RivalsOfOnePlaceAreRefusedAndTheCommandLineWins) {
     given.push_back({"run.steps", "5", "command line", true});
     given.push_back({"batch.tokens", "100", "d.ini:4", false});
     given.push_back({"batch.sequences", "6", "command line", true});
+    testing::internal::CaptureStderr();
     const Settings s = resolve_deck(given, "d");
+    const std::string notices = testing::internal::GetCapturedStderr();
+    EXPECT_NE(notices.find("run.steps of the command line takes the place of run.epochs (d.ini:3)"), std::string::npos) << notices;
     EXPECT_EQ(s.run.steps, 5);
     EXPECT_EQ(s.batch.sequences, 6);
     EXPECT_EQ(s.batch.tokens, 0);

@@ -100,7 +100,9 @@ TEST(Options, CommandLineWinsOverTheDeckAndTheDeckNamesTheRun) {
     EXPECT_EQ(s.run.name, "my first.deck");
     EXPECT_EQ(s.run.directory, "checkpoints/my first.deck");
     EXPECT_EQ(s.nccl.at("NCCL_DEBUG"), "WARN");
+    testing::internal::CaptureStderr();
     EXPECT_EQ(parse({"--config=" + deck.path(), "--run.epochs=2"}).settings.run.epochs, 2);
+    EXPECT_TRUE(holds(testing::internal::GetCapturedStderr(), "run.steps"));
 }
 
 TEST(Options, ErrorsOfValuesNameDeckAndLine) {

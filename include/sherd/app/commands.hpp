@@ -1,5 +1,5 @@
 #pragma once
-/// The subcommands: `arguments` are those after the command's name; the exit code is returned; sherd errors are thrown.
+/// The subcommands. Each takes the arguments after its name, returns the exit code and throws sherd's errors.
 #include <string>
 #include <vector>
 
