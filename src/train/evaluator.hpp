@@ -13,8 +13,8 @@ struct EvaluationResult {
     std::int64_t targets = 0;
 };
 
-/// Collective. The first `documents` documents of the group (0: all), in file order.
+/// Collective. The first `documents` documents of the group (0: all), in file order. `sum`: one double in device memory, overwritten.
 EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, BatchBuffers& buffers, Communicator& communicator,
-                          const TokenGroup& group, const std::vector<RankBudget>& budgets, std::int64_t documents);
+                          const TokenGroup& group, const std::vector<RankBudget>& budgets, std::int64_t documents, double* sum);
 
 }  // namespace sherd
