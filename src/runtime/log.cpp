@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <unistd.h>
 
 namespace sherd::log {
@@ -37,8 +38,18 @@ void error(const std::string& text) {
     write_all(STDERR_FILENO, after_progress("sherd: error: " + text) + "\n");
 }
 
+namespace {
+/// OpenMPI gives every rank a pseudo terminal as stdout, wherever its own goes; what counts is where the launcher's goes.
+bool launcher_writes_to_terminal() {
+    if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+    std::error_code error;
+    const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", ::getppid()), error).string();
+    return !error && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
+}
+}  // namespace
+
 bool stdout_is_terminal() {
-    static const bool terminal = ::isatty(STDOUT_FILENO) == 1 || (std::getenv("SHERD_TTY") != nullptr && *std::getenv("SHERD_TTY") == '1');
+    static const bool terminal = ::isatty(STDOUT_FILENO) == 1 && launcher_writes_to_terminal();
     return terminal;
 }
 

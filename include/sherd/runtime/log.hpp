@@ -17,7 +17,7 @@ void warning(const std::string& text);
 void error(const std::string& text);
 /// Replaces the last line of a terminal (progress); does nothing when stdout is not a terminal or on ranks other than 0.
 void progress(const std::string& text);
-/// Whether stdout of this process is a terminal. mpirun hides it from ranks; SHERD_TTY=1 says that it is one.
+/// Whether what this process prints ends on a terminal, seen through mpirun on the same machine.
 bool stdout_is_terminal();
 
 }  // namespace sherd::log
