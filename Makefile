@@ -10,6 +10,9 @@ MARCH    ?= x86-64-v3
 CUDA     ?= 0
 PYTHON   ?= /usr/bin/python3
 
+# what is done, in one line a file; V=1 shows whole commands
+run = $(if $(V),$(3),@echo '  $(1) $(2)'; $(3))
+
 include make/libraries.mk
 include make/deps.mk
 
@@ -46,26 +49,26 @@ tests: $(OUT)/tests/unit $(OUT)/tests/distributed
 $(OUT)/libsherd.a: $(call objects,$(LIBRARY_SOURCES))
 	@mkdir -p $(@D)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call run,AR,$@,ar rcs $@ $^)
 
 $(OUT)/sherd: $(call objects,src/app/main.cpp) $(OUT)/libsherd.a
-	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL)
+	$(call run,LINK,$@,$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL))
 
 $(OUT)/tools/%: $(OUT)/obj/src/tools/%.o $(OUT)/libsherd.a
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL)
+	$(call run,LINK,$@,$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL))
 
 $(OUT)/tests/unit: $(call objects,$(UNIT_SOURCES)) $(OUT)/libsherd.a
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL) $(GTEST_LINKS)
+	$(call run,LINK,$@,$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL) $(GTEST_LINKS))
 
 $(OUT)/tests/distributed: $(call objects,$(DIST_SOURCES)) $(OUT)/libsherd.a
 	@mkdir -p $(@D)
-	$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL) $(GTEST_LINKS)
+	$(call run,LINK,$@,$(CXX) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_ALL) $(GTEST_LINKS))
 
 $(OUT)/obj/%.o: %.cpp $(OUT)/flags
 	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS_ALL) -MMD -MP -c -o $@ $<
+	$(call run,CXX,$<,$(CXX) $(CXXFLAGS_ALL) -MMD -MP -c -o $@ $<)
 
 # rebuilt only when the flags change, so that another MARCH or library place never mixes with old objects
 $(OUT)/flags: FORCE

@@ -12,6 +12,8 @@ else
   MPI_CFLAGS := $(call pkg_cflags,ompi-c)
   MPI_LINKS  := $(shell $(PKG) --libs ompi-c 2>/dev/null || echo -lmpi)
 endif
+# the C++ bindings of old MPI versions would want a library of their own
+MPI_CFLAGS += -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
 ifdef HDF5_HOME
   HDF5_CFLAGS := $(call home_cflags,$(HDF5_HOME))
   HDF5_LINKS  := $(call home_links,$(HDF5_HOME)) -lhdf5

@@ -8,5 +8,7 @@ namespace sherd {
 int import_command(const std::vector<std::string>& arguments);
 int export_command(const std::vector<std::string>& arguments);
 int inspect_command(const std::vector<std::string>& arguments);
+int train_command(const std::vector<std::string>& arguments);
+int eval_command(const std::vector<std::string>& arguments);
 
 }  // namespace sherd

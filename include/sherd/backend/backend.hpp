@@ -67,9 +67,10 @@ struct AttentionShape {
 
 /// One AdamW step with decoupled weight decay, as torch.optim.AdamW (Loshchilov and Hutter 2019).
 struct AdamWStep {
-    float learning_rate, beta1, beta2, epsilon, weight_decay;
-    float bias1, bias2;    ///< 1 - beta1^t, 1 - beta2^t for the t-th step, from 1
-    float gradient_scale;  ///< the gradient is multiplied by it first (clipping)
+    // double, because 1 - 0.999f is off by 1.3e-5: the constants are formed in double and rounded once
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    double bias1, bias2;    ///< 1 - beta1^t, 1 - beta2^t for the t-th step, from 1
+    double gradient_scale;  ///< the gradient is multiplied by it first (clipping)
 };
 
 class Backend {

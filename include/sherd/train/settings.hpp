@@ -1,5 +1,6 @@
 #pragma once
 /// The resolved deck: one struct a section, filled from the key table (app/keys.hpp) and from nowhere else.
+#include "sherd/optim/schedule.hpp"
 #include "sherd/tensor/dtype.hpp"
 
 #include <cstdint>
@@ -9,8 +10,6 @@
 #include <vector>
 
 namespace sherd {
-
-enum class Schedule { constant, linear, cosine };
 
 /// Settings of a run; names and defaults are those of docs/deck.md. -1 or empty means "not given" where a field says so.
 struct Settings {
@@ -37,12 +36,7 @@ struct Settings {
         std::vector<std::int64_t> micro_tokens;  ///< empty: auto; one value: all ranks; else one per rank
         std::vector<double> shares;              ///< empty: equal
     } batch;
-    struct Optimizer {
-        double learning_rate = 1e-5;
-        Schedule schedule = Schedule::cosine;
-        std::int64_t warmup_steps = 0;
-        double min_lr_ratio = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1, clip_norm = 1.0;
-    } optimizer;
+    OptimizerSettings optimizer;
     struct Sharding {
         std::string strategy = "auto";
         std::int64_t node_size = 0;  ///< 0: auto

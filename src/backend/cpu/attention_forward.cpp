@@ -1,0 +1,160 @@
+#include "backend/cpu/kernels.hpp"
+#include "backend/cpu/tiles.hpp"
+
+#include <limits>
+
+namespace sherd::cpu {
+
+namespace {
+
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+
+/// Buffers of one query tile. Scores stand transposed, [key][query]: then the maxima and sums of all queries are kept in the lanes of
+/// registers, and no sum across lanes is needed.
+struct Tiles {
+    Tiles(Scratch& scratch, std::int64_t padded) {
+        float* at = scratch.floats(4 * tile * padded + tile * tile + 3 * tile);
+        const auto take = [&](std::int64_t floats) { return std::exchange(at, at + floats); };
+        queries = take(padded * tile);
+        keys = take(tile * padded);
+        values = take(tile * padded);
+        out = take(tile * padded);
+        scores = take(tile * tile);
+        top = take(tile);
+        sum = take(tile);
+        rescale = take(tile);
+    }
+    float* queries;              ///< transposed and scaled, [head_dim, tile]
+    float *keys, *values;        ///< [tile, padded]
+    float* out;                  ///< [tile, padded], not yet divided by sum
+    float* scores;               ///< [tile (key), tile (query)], then probabilities
+    float *top, *sum, *rescale;  ///< of each query
+};
+
+/// scores = keys queries; of the tile on the diagonal only what lies at or after the band of each key.
+void score(const Tiles& t, std::int64_t queries, std::int64_t keys, std::int64_t head_dim, std::int64_t padded, bool diagonal) {
+    const std::int64_t columns = round_up_to_lanes(queries);
+    if (!diagonal) {
+        return multiply_tiles(keys, columns, head_dim, {t.keys, padded, 1}, t.queries, tile, t.scores, tile, false);
+    }
+    for (std::int64_t b = 0; b < keys; b += lanes) {
+        multiply_tiles(std::min(lanes, keys - b), columns - b, head_dim, {t.keys + b * padded, padded, 1}, t.queries + b, tile,
+                       t.scores + b * tile + b, tile, false);
+    }
+}
+
+/// Scores become probabilities relative to the new maxima; top, sum and rescale follow.
+void soften(const Tiles& t, std::int64_t queries, std::int64_t keys, bool diagonal) {
+    const std::int64_t columns = round_up_to_lanes(queries);
+    float *const top = t.top, *const sum = t.sum, *const rescale = t.rescale, *const scores = t.scores;
+    widest([=]() SHERD_INLINE {
+        for (std::int64_t i = 0; i < columns; ++i) rescale[i] = top[i];
+        for (std::int64_t j = 0; j < keys; ++j) {
+            float* const row = scores + j * tile;
+            const std::int64_t first = diagonal ? j / lanes * lanes : 0;
+            if (diagonal) {
+                for (std::int64_t i = first; i < j; ++i) row[i] = minus_infinity;
+            }
+#pragma omp simd
+            for (std::int64_t i = first; i < columns; ++i) top[i] = top[i] < row[i] ? row[i] : top[i];
+        }
+#pragma omp simd
+        for (std::int64_t i = 0; i < columns; ++i) {
+            rescale[i] = exponential(rescale[i] - top[i]);
+            sum[i] *= rescale[i];
+        }
+        for (std::int64_t j = 0; j < keys; ++j) {
+            float* const row = scores + j * tile;
+#pragma omp simd
+            for (std::int64_t i = diagonal ? j / lanes * lanes : 0; i < columns; ++i) {
+                row[i] = exponential(row[i] - top[i]);
+                sum[i] += row[i];
+            }
+        }
+    });
+}
+
+/// out = rescale * out + probabilities values
+void add_values(const Tiles& t, std::int64_t queries, std::int64_t keys, std::int64_t padded, bool diagonal, bool first) {
+    if (!first) {
+        widest([=]() SHERD_INLINE {
+            for (std::int64_t i = 0; i < queries; ++i) {
+                float* const row = t.out + i * padded;
+                const float factor = t.rescale[i];
+#pragma omp simd
+                for (std::int64_t c = 0; c < padded; ++c) row[c] *= factor;
+            }
+        });
+    }
+    const std::int64_t band = diagonal ? lanes : tile;
+    for (std::int64_t b = 0; b < queries; b += band) {
+        multiply_tiles(std::min(band, queries - b), padded, diagonal ? std::min(keys, b + band) : keys, {t.scores + b, 1, tile}, t.values,
+                       padded, t.out + b * padded, padded, !first);
+    }
+}
+
+/// The operands of all tasks.
+template <class T>
+struct Forward {
+    T* out;
+    float* lse;
+    const T *q, *k, *v;
+    std::int64_t rows;
+    AttentionShape shape;
+
+    /// Query tile task.index of one document and head.
+    void operator()(const Task& task, std::int64_t head) const {
+        thread_local Scratch scratch;
+        const std::int64_t d = shape.head_dim, padded = round_up_to_lanes(d), from = task.index * tile;
+        const std::int64_t queries = std::min(tile, task.rows - from), row = task.first_row + from;
+        const std::int64_t q_stride = shape.heads * d, kv_stride = shape.kv_heads * d, kv_head = head / (shape.heads / shape.kv_heads);
+        const Tiles t(scratch, padded);
+        load_rows(t.out, padded, q + row * q_stride + head * d, q_stride, queries, d, shape.scale);
+        transpose_rows(t.queries, t.out, padded, queries, d);
+        std::fill(t.top, t.top + tile, minus_infinity);
+        std::fill(t.sum, t.sum + tile, 0.0f);
+        for (std::int64_t j = 0; j <= task.index; ++j) {
+            const bool diagonal = j == task.index;
+            const std::int64_t keys = std::min(tile, task.rows - j * tile);
+            const std::int64_t at = (task.first_row + j * tile) * kv_stride + kv_head * d;
+            load_rows(t.keys, padded, k + at, kv_stride, keys, d);
+            load_rows(t.values, padded, v + at, kv_stride, keys, d);
+            score(t, queries, keys, d, padded, diagonal);
+            soften(t, queries, keys, diagonal);
+            add_values(t, queries, keys, padded, diagonal, j == 0);
+        }
+        for (std::int64_t i = 0; i < queries; ++i) {
+            store_rows(out + (row + i) * q_stride + head * d, q_stride, t.out + i * padded, padded, 1, d, 1.0f / t.sum[i]);
+            lse[head * rows + row + i] = t.top[i] + std::log(t.sum[i]);
+        }
+    }
+};
+
+/// All query tiles of all documents, the most expensive first.
+const std::vector<Task>& query_tiles(const Documents& documents) {
+    thread_local std::vector<Task> tasks;
+    tasks.clear();
+    for (std::int64_t n = 0; n < documents.count; ++n) {
+        const std::int64_t first = documents.offsets[n], rows = documents.offsets[n + 1] - first;
+        for (std::int64_t i = 0; i * tile < rows; ++i) tasks.push_back({first, rows, i, i});
+    }
+    std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });
+    return tasks;
+}
+
+}  // namespace
+
+void attention_forward(Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape) {
+    const auto& tasks = query_tiles(documents);
+    const auto count = static_cast<std::int64_t>(tasks.size()) * shape.heads;
+    const std::int64_t used = documents.count > 0 ? documents.offsets[documents.count] : 0;
+    with_compute_type(q.dtype, [&]<class T>() {
+        const Forward<T> run{out.as<T>(), lse, q.as<const T>(), k.as<const T>(), v.as<const T>(), q.rows, shape};
+#pragma omp parallel for schedule(dynamic, 1)
+        for (std::int64_t i = 0; i < count; ++i) run(tasks[static_cast<std::size_t>(i / shape.heads)], i % shape.heads);
+    });
+    zero_surplus(out, documents);
+    for (std::int64_t h = 0; h < shape.heads; ++h) std::fill(lse + h * q.rows + used, lse + (h + 1) * q.rows, 0.0f);
+}
+
+}  // namespace sherd::cpu

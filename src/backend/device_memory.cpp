@@ -1,0 +1,29 @@
+#include "sherd/backend/backend.hpp"
+
+#include <utility>
+
+namespace sherd {
+
+DeviceMemory::DeviceMemory(Backend& backend, std::size_t bytes, const std::string& purpose)
+    : backend_(&backend), data_(backend.allocate(bytes, purpose)), bytes_(bytes) {}
+
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : backend_(std::exchange(other.backend_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+    if (this != &other) {
+        if (data_ != nullptr) backend_->release(data_, bytes_);
+        backend_ = std::exchange(other.backend_, nullptr);
+        data_ = std::exchange(other.data_, nullptr);
+        bytes_ = std::exchange(other.bytes_, 0);
+    }
+    return *this;
+}
+
+DeviceMemory::~DeviceMemory() {
+    if (data_ != nullptr) backend_->release(data_, bytes_);
+}
+
+}  // namespace sherd
