@@ -46,7 +46,13 @@ void check_model(const FoundSet& set, const Inputs& inputs) {
 }
 
 void check_changes(const FoundSet& set, const Settings& settings, const TrainOptions& options, const Inputs& inputs) {
-    std::vector<std::string> changes = options.fixed_changes(set.manifest.deck, settings.text);
+    std::vector<std::string> changes;
+    for (const KeyChange& change : options.changes(set.manifest.deck, settings.text)) {
+        if (change.fixed) changes.push_back(fmt::format("{}: {} -> {}", change.name, change.before, change.after));
+        if (change.name == "run.steps" || change.name == "run.epochs")
+            log::notice(fmt::format("{} changed since the checkpoint, {} -> {}: the schedule of the learning rate changes with it", change.name,
+                                    change.before, change.after));
+    }
     const InputDigests &before = set.manifest.inputs, &now = inputs.digests;
     const auto compare = [&](const char* what, Digest old_digest, Digest new_digest) {
         if (!(old_digest == new_digest))
@@ -57,12 +63,6 @@ void check_changes(const FoundSet& set, const Settings& settings, const TrainOpt
     if (!(before.validation == now.validation))
         log::notice(fmt::format("data.tokens: the validation group changed since the checkpoint, content {} -> {}",
                                 to_string(before.validation), to_string(now.validation)));
-    for (const char* key : {"run.steps", "run.epochs"}) {
-        const std::string old_value = options.value_of(set.manifest.deck, key), new_value = options.value_of(settings.text, key);
-        if (old_value != new_value)
-            log::notice(fmt::format("{} changed since the checkpoint, {} -> {}: the schedule of the learning rate changes with it", key,
-                                    old_value, new_value));
-    }
     if (changes.empty()) return;
     std::string list;
     for (const std::string& change : changes) list += "\n  " + change;

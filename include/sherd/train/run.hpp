@@ -8,14 +8,18 @@
 
 namespace sherd {
 
+/// A key whose value is not that of the checkpoint.
+struct KeyChange {
+    std::string name, before, after;
+    bool fixed;  ///< must not change without --allow-changes
+};
+
 /// What the command line adds to a deck.
 struct TrainOptions {
     bool validate_only = false;  ///< check deck and files, then stop
     bool allow_changes = false;  ///< resume although keys or inputs that should stay the same have changed
-    /// Keys of the two decks (`Settings::text`: the checkpoint's, today's) that must not change and did, as "section.key: old -> new".
-    std::function<std::vector<std::string>(const std::string& before, const std::string& after)> fixed_changes;
-    /// The value of a key in such a deck.
-    std::function<std::string(const std::string& deck, const std::string& key)> value_of;
+    /// What differs between the decks of a checkpoint and of this run (`Settings::text`).
+    std::function<std::vector<KeyChange>(const std::string& before, const std::string& after)> changes;
 };
 
 /// Trains as the settings say and returns the exit code: done or again, or that of an error that all ranks agreed on (already reported).
