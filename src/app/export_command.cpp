@@ -25,7 +25,7 @@ constexpr const char* introduction =
     "tensor\n"
     "in the type it has. The folder appears whole or not at all. A folder that is in use is replaced with --force only: its safetensors "
     "and\n"
-    "their index go, config and tokenizer files are written anew, everything else in it stays.\n"
+    "their index go, config and tokenizer files are written anew, everything else in it stays, a README or a licence too.\n"
     "Sizes: KB, MB, GB, TB are powers of 1000 bytes; KiB, MiB, GiB, TiB are powers of 1024.";
 
 bool is_empty_folder(const fs::path& path) {

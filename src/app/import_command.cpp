@@ -23,7 +23,8 @@ constexpr const char* introduction =
     "usage: sherd import --from HF/ --to W.h5 [--force]\n\n"
     "Reads a Hugging Face folder (config.json and safetensors) and writes one HDF5 weights file that holds every tensor in the type it "
     "has,\n"
-    "the config as it stands, and the tokenizer's files. The file appears whole or not at all.";
+    "the config as it stands, and the tokenizer's files. The file appears whole or not at all.\n"
+    "Metadata entries of the safetensors files are not kept; an export always carries {\"format\": \"pt\"}.";
 
 void check_target(const fs::path& target, bool force) {
     std::error_code error;

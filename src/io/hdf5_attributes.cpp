@@ -42,7 +42,7 @@ template <class Read>
 std::string read_string(hid_t type, hid_t space, const std::filesystem::path& path, const std::string& what, Read read) {
     const H5T_class_t kind = H5Tget_class(type);
     const hssize_t elements = elements_of(space);
-    const bool bytes = kind == H5T_INTEGER && H5Tget_size(type) == 1;  // numpy.frombuffer(text, uint8)
+    const bool bytes = kind == H5T_INTEGER && H5Tget_size(type) == 1 && H5Tget_sign(type) == H5T_SGN_NONE;  // numpy.frombuffer(text, uint8)
     if (kind != H5T_STRING && !bytes) throw InputError("'{}', {}: expected a string, found another type", path.string(), what);
     if (bytes) {
         std::string text(static_cast<std::size_t>(elements), '\0');

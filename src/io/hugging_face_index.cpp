@@ -28,8 +28,9 @@ std::string joined(const Names& names) {
 }
 
 bool is_weights_file(const fs::path& path) {
-    const std::string extension = path.extension().string();
-    return extension == ".safetensors" || extension == ".bin" || extension == ".pth" || extension == ".pt" || extension == ".gguf";
+    const std::string extension = path.extension().string(), name = path.filename().string();
+    if (extension == ".bin" || extension == ".pt") return name.starts_with("pytorch_model");  // not training_args.bin
+    return extension == ".safetensors" || extension == ".pth" || extension == ".gguf";
 }
 
 std::set<std::string> weight_files(const fs::path& folder) {

@@ -49,7 +49,7 @@ void check_rounding(int mantissa_bits, int exponent_bits) {
         ASSERT_EQ(from_float<Half>(middle).bits, even) << bits;
         ASSERT_EQ(from_float<Half>(-middle).bits, even | 0x8000u) << bits;
         ASSERT_EQ(from_float<Half>(std::nextafter(middle, 0.0f)).bits, bits) << bits;
-        ASSERT_EQ(from_float<Half>(std::nextafter(middle, 1e38f)).bits, bits + 1) << bits;
+        ASSERT_EQ(from_float<Half>(std::nextafter(middle, std::numeric_limits<float>::infinity())).bits, bits + 1) << bits;
     }
 }
 }  // namespace
