@@ -23,10 +23,11 @@ inline float to_float(bfloat16 x) noexcept {
 
 /// Round to nearest even; NaN stays NaN (quiet), overflow becomes infinity as in IEEE.
 inline bfloat16 to_bfloat16(float x) noexcept {
+    // all in 32 bits until the end: vectorizes with a single narrowing
     const auto u = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const std::uint32_t nan = (u >> 16) | 0x40u;
-    return {static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+    const std::uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u), nan = u | 0x400000u;
+    const std::uint32_t result = (u & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
+    return {static_cast<std::uint16_t>(result >> 16)};
 }
 
 inline float to_float(float16 x) noexcept {

@@ -98,10 +98,10 @@ struct Backward {
     std::int64_t q_at(std::int64_t row, std::int64_t head) const { return (row * shape.heads + head) * shape.head_dim; }
     std::int64_t kv_at(std::int64_t row, std::int64_t head) const { return (row * shape.kv_heads + head) * shape.head_dim; }
 
-    void operator()(const Task& task, std::int64_t kv_head) const {
+    void operator()(const Task& task) const {
         thread_local Scratch scratch;
         const Tiles t(scratch, padded());
-        const std::int64_t d = shape.head_dim, kv_stride = shape.kv_heads * d;
+        const std::int64_t d = shape.head_dim, kv_stride = shape.kv_heads * d, kv_head = task.head;
         for (std::int64_t g = 0; g < group(); ++g) prepare(task, kv_head * group() + g);
         for (std::int64_t j = 0; j < task.rows; j += tile) {
             const std::int64_t keys = std::min(tile, task.rows - j), at = kv_at(task.first_row + j, kv_head);
@@ -154,23 +154,13 @@ struct Backward {
     }
 };
 
-const std::vector<Task>& longest_first(const Documents& documents) {
-    thread_local std::vector<Task> tasks;
-    tasks.clear();
-    for (std::int64_t n = 0; n < documents.count; ++n) {
-        const std::int64_t first = documents.offsets[n], rows = documents.offsets[n + 1] - first;
-        if (rows > 0) tasks.push_back({first, rows, n, rows});
-    }
-    std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });
-    return tasks;
-}
-
 }  // namespace
 
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q, Tensor k, Tensor v,
                         const Documents& documents, const AttentionShape& shape, float* scratch) {
-    const auto& tasks = longest_first(documents);
-    const auto count = static_cast<std::int64_t>(tasks.size()) * shape.kv_heads;
+    thread_local std::vector<Task> tasks_of_thread;  // keeps its memory from call to call
+    std::vector<Task>& tasks = tasks_of_thread;
+    list_tasks(tasks, documents, shape.kv_heads, false);
     float* const dots = scratch + shape.heads * q.rows * round_up_to_lanes(shape.head_dim);
     with_compute_type(q.dtype, [&]<class T>() {
         const Backward<T> run{dq.as<T>(),
@@ -187,7 +177,7 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out
                               q.rows,
                               shape};
 #pragma omp parallel for schedule(dynamic, 1)
-        for (std::int64_t i = 0; i < count; ++i) run(tasks[static_cast<std::size_t>(i / shape.kv_heads)], i % shape.kv_heads);
+        for (std::size_t i = 0; i < tasks.size(); ++i) run(tasks[i]);
     });
     zero_surplus(dq, documents);
     zero_surplus(dk, documents);

@@ -43,33 +43,42 @@ void score(const Tiles& t, std::int64_t queries, std::int64_t keys, std::int64_t
     }
 }
 
+SHERD_INLINE inline void soften_columns(float* scores, float* top, float* sum, float* rescale, std::int64_t columns, std::int64_t keys,
+                                        bool diagonal) {
+    for (std::int64_t i = 0; i < columns; ++i) rescale[i] = top[i];
+    for (std::int64_t j = 0; j < keys; ++j) {
+        float* const row = scores + j * tile;
+        const std::int64_t first = diagonal ? j / lanes * lanes : 0;
+        if (diagonal) {
+            for (std::int64_t i = first; i < j; ++i) row[i] = minus_infinity;
+        }
+#pragma omp simd
+        for (std::int64_t i = first; i < columns; ++i) top[i] = top[i] < row[i] ? row[i] : top[i];
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < columns; ++i) {
+        rescale[i] = exponential(rescale[i] - top[i]);
+        sum[i] *= rescale[i];
+    }
+    for (std::int64_t j = 0; j < keys; ++j) {
+        float* const row = scores + j * tile;
+#pragma omp simd
+        for (std::int64_t i = diagonal ? j / lanes * lanes : 0; i < columns; ++i) {
+            row[i] = exponential(row[i] - top[i]);
+            sum[i] += row[i];
+        }
+    }
+}
+
 /// Scores become probabilities relative to the new maxima; top, sum and rescale follow.
 void soften(const Tiles& t, std::int64_t queries, std::int64_t keys, bool diagonal) {
     const std::int64_t columns = round_up_to_lanes(queries);
     float *const top = t.top, *const sum = t.sum, *const rescale = t.rescale, *const scores = t.scores;
     widest([=]() SHERD_INLINE {
-        for (std::int64_t i = 0; i < columns; ++i) rescale[i] = top[i];
-        for (std::int64_t j = 0; j < keys; ++j) {
-            float* const row = scores + j * tile;
-            const std::int64_t first = diagonal ? j / lanes * lanes : 0;
-            if (diagonal) {
-                for (std::int64_t i = first; i < j; ++i) row[i] = minus_infinity;
-            }
-#pragma omp simd
-            for (std::int64_t i = first; i < columns; ++i) top[i] = top[i] < row[i] ? row[i] : top[i];
-        }
-#pragma omp simd
-        for (std::int64_t i = 0; i < columns; ++i) {
-            rescale[i] = exponential(rescale[i] - top[i]);
-            sum[i] *= rescale[i];
-        }
-        for (std::int64_t j = 0; j < keys; ++j) {
-            float* const row = scores + j * tile;
-#pragma omp simd
-            for (std::int64_t i = diagonal ? j / lanes * lanes : 0; i < columns; ++i) {
-                row[i] = exponential(row[i] - top[i]);
-                sum[i] += row[i];
-            }
+        if (columns == tile && !diagonal) {
+            soften_columns(scores, top, sum, rescale, tile, keys, false);  // the common case, with loops of known length
+        } else {
+            soften_columns(scores, top, sum, rescale, columns, keys, diagonal);
         }
     });
 }
@@ -102,11 +111,10 @@ struct Forward {
     std::int64_t rows;
     AttentionShape shape;
 
-    /// Query tile task.index of one document and head.
-    void operator()(const Task& task, std::int64_t head) const {
+    void operator()(const Task& task) const {
         thread_local Scratch scratch;
         const std::int64_t d = shape.head_dim, padded = round_up_to_lanes(d), from = task.index * tile;
-        const std::int64_t queries = std::min(tile, task.rows - from), row = task.first_row + from;
+        const std::int64_t queries = std::min(tile, task.rows - from), row = task.first_row + from, head = task.head;
         const std::int64_t q_stride = shape.heads * d, kv_stride = shape.kv_heads * d, kv_head = head / (shape.heads / shape.kv_heads);
         const Tiles t(scratch, padded);
         load_rows(t.out, padded, q + row * q_stride + head * d, q_stride, queries, d, shape.scale);
@@ -130,28 +138,17 @@ struct Forward {
     }
 };
 
-/// All query tiles of all documents, the most expensive first.
-const std::vector<Task>& query_tiles(const Documents& documents) {
-    thread_local std::vector<Task> tasks;
-    tasks.clear();
-    for (std::int64_t n = 0; n < documents.count; ++n) {
-        const std::int64_t first = documents.offsets[n], rows = documents.offsets[n + 1] - first;
-        for (std::int64_t i = 0; i * tile < rows; ++i) tasks.push_back({first, rows, i, i});
-    }
-    std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });
-    return tasks;
-}
-
 }  // namespace
 
 void attention_forward(Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape) {
-    const auto& tasks = query_tiles(documents);
-    const auto count = static_cast<std::int64_t>(tasks.size()) * shape.heads;
+    thread_local std::vector<Task> tasks_of_thread;  // keeps its memory from call to call
+    std::vector<Task>& tasks = tasks_of_thread;
+    list_tasks(tasks, documents, shape.heads, true);
     const std::int64_t used = documents.count > 0 ? documents.offsets[documents.count] : 0;
     with_compute_type(q.dtype, [&]<class T>() {
         const Forward<T> run{out.as<T>(), lse, q.as<const T>(), k.as<const T>(), v.as<const T>(), q.rows, shape};
 #pragma omp parallel for schedule(dynamic, 1)
-        for (std::int64_t i = 0; i < count; ++i) run(tasks[static_cast<std::size_t>(i / shape.heads)], i % shape.heads);
+        for (std::size_t i = 0; i < tasks.size(); ++i) run(tasks[i]);
     });
     zero_surplus(out, documents);
     for (std::int64_t h = 0; h < shape.heads; ++h) std::fill(lse + h * q.rows + used, lse + (h + 1) * q.rows, 0.0f);

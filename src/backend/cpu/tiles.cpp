@@ -1,5 +1,7 @@
 #include "backend/cpu/tiles.hpp"
 
+#include <xmmintrin.h>
+
 namespace sherd::cpu {
 
 namespace {
@@ -75,6 +77,37 @@ void multiply_tiles(std::int64_t m, std::int64_t n, std::int64_t k, Left left, c
     } else {
         multiply_baseline(sizes, n, left, right, to);
     }
+}
+
+void transpose_rows(float* to, const float* from, std::int64_t padded, std::int64_t rows, std::int64_t columns) {
+    const std::int64_t whole = rows / 4 * 4;  // columns behind `columns` are padding of `from`, but not there in `to`
+    for (std::int64_t c = 0; c < columns / 4 * 4; c += 4) {
+        for (std::int64_t r = 0; r < whole; r += 4) {
+            __m128 a = _mm_loadu_ps(from + r * padded + c), b = _mm_loadu_ps(from + (r + 1) * padded + c);
+            __m128 d = _mm_loadu_ps(from + (r + 2) * padded + c), e = _mm_loadu_ps(from + (r + 3) * padded + c);
+            _MM_TRANSPOSE4_PS(a, b, d, e);
+            _mm_storeu_ps(to + c * tile + r, a);
+            _mm_storeu_ps(to + (c + 1) * tile + r, b);
+            _mm_storeu_ps(to + (c + 2) * tile + r, d);
+            _mm_storeu_ps(to + (c + 3) * tile + r, e);
+        }
+    }
+    for (std::int64_t c = 0; c < columns; ++c) {
+        for (std::int64_t r = c < columns / 4 * 4 ? whole : 0; r < rows; ++r) to[c * tile + r] = from[r * padded + c];
+        for (std::int64_t r = rows; r < tile; ++r) to[c * tile + r] = 0.0f;
+    }
+}
+
+void list_tasks(std::vector<Task>& tasks, const Documents& documents, std::int64_t heads, bool by_tile) {
+    tasks.clear();
+    for (std::int64_t n = 0; n < documents.count; ++n) {
+        const std::int64_t first = documents.offsets[n], rows = documents.offsets[n + 1] - first;
+        const std::int64_t parts = by_tile ? (rows + tile - 1) / tile : std::min<std::int64_t>(rows, 1);
+        for (std::int64_t head = 0; head < heads; ++head) {
+            for (std::int64_t i = parts - 1; i >= 0; --i) tasks.push_back({first, rows, head, i});
+        }
+    }
+    std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.rows > b.rows; });
 }
 
 }  // namespace sherd::cpu

@@ -51,13 +51,8 @@ void store_rows(T* to, std::int64_t to_stride, const float* from, std::int64_t p
     });
 }
 
-/// to [columns, tile] = transpose of from [rows, padded], with zeros in the columns behind `rows`.
-inline void transpose_rows(float* to, const float* from, std::int64_t padded, std::int64_t rows, std::int64_t columns) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-        for (std::int64_t r = 0; r < rows; ++r) to[c * tile + r] = from[r * padded + c];
-        for (std::int64_t r = rows; r < tile; ++r) to[c * tile + r] = 0.0f;
-    }
-}
+/// to [columns, tile] = transpose of from [rows, padded], with zeros in the columns behind `rows`; columns <= padded.
+void transpose_rows(float* to, const float* from, std::int64_t padded, std::int64_t rows, std::int64_t columns);
 
 /// Zeroes the rows of t behind the last document.
 inline void zero_surplus(Tensor t, const Documents& documents) {
@@ -67,9 +62,13 @@ inline void zero_surplus(Tensor t, const Documents& documents) {
     std::fill(bytes, bytes + rest.bytes(), static_cast<unsigned char>(0));
 }
 
-/// Work that one thread does alone: part `index` of a document, with an estimate of how long it takes.
+/// Work that one thread does alone: a document and a head, or query tile number `index` of them.
 struct Task {
-    std::int64_t first_row, rows, index, cost;
+    std::int64_t first_row, rows, head, index;
 };
+
+/// Tasks for all documents with rows and all heads; those of one head, which read the same keys, follow one another, the later tiles (which
+/// meet more keys) first, and long documents come before short ones, so that what is handed out last is small.
+void list_tasks(std::vector<Task>& tasks, const Documents& documents, std::int64_t heads, bool by_tile);
 
 }  // namespace sherd::cpu

@@ -33,12 +33,14 @@ inline void widest(const F& body) {
     }
 }
 
-/// e^x within 1.2e-7 relative; 0 below -87.3, e^88.3 above 88.3, NaN for NaN. Cody-Waite reduction and the polynomial of Cephes' expf.
+/// e^x within 1.2e-7 relative from -87.3 to 88; 0 below (its denormals are flushed), something above e^88 or infinity beyond, NaN for NaN.
+/// Cody-Waite reduction and the polynomial of Cephes' expf.
 SHERD_INLINE inline float exponential(float x) noexcept {
-    const float low = x < -87.3f ? -87.3f : x;
-    const float in = low > 88.3f ? 88.3f : low;
-    const float shifted = in * 1.44269504f + 0x1.8p23f;  // the integer nearest to x log2(e) stands in the low bits
-    const float n = shifted - 0x1.8p23f;
+    constexpr float magic = 0x1.8p23f, most = magic + 127.0f;
+    const float in = x < -88.0f ? -88.0f : x;               // n = -127 there, whose power of two comes out as 0
+    const float integer = in * 1.44269504f + magic;         // the integer nearest to x log2(e) stands in the low bits
+    const float shifted = integer > most ? most : integer;  // beyond, the polynomial grows in place of the power
+    const float n = shifted - magic;
     const float r = std::fma(n, 2.12194440e-4f, std::fma(n, -0.693359375f, in));
     float p = 1.9875691500e-4f;
     p = std::fma(p, r, 1.3981999507e-3f);
@@ -47,8 +49,7 @@ SHERD_INLINE inline float exponential(float x) noexcept {
     p = std::fma(p, r, 1.6666665459e-1f);
     p = std::fma(p, r, 5.0000001201e-1f);
     p = std::fma(p, r * r, r) + 1.0f;
-    const auto power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u);
-    return x < -87.3f ? 0.0f : p * power;
+    return p * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u);
 }
 
 /// Calls f.operator()<T>() with the C++ type of a compute type.

@@ -1,0 +1,121 @@
+/// Products with weights, forward and backward, against plain loops in double.
+#include "backend/cpu/kernels.hpp"
+#include "backend_testing.hpp"
+
+#include "sherd/backend/backend.hpp"
+#include "sherd/runtime/error.hpp"
+
+#include <tuple>
+
+namespace sherd::testing {
+namespace {
+
+using cpu::Bf16Products;
+
+/// to [m, n] += a b, with strides of rows and columns.
+void add_product(Values& to, const Values& a, const Values& b, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t a_row,
+                 std::int64_t a_column, std::int64_t b_row, std::int64_t b_column) {
+    for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < n; ++j) {
+            for (std::int64_t p = 0; p < k; ++p) {
+                to[static_cast<std::size_t>(i * n + j)] +=
+                    a[static_cast<std::size_t>(i * a_row + p * a_column)] * b[static_cast<std::size_t>(p * b_row + j * b_column)];
+            }
+        }
+    }
+}
+
+struct Sizes {
+    std::int64_t rows, inputs, outputs;
+};
+
+class Linear : public ::testing::TestWithParam<std::tuple<Sizes, DType, Bf16Products>> {
+  protected:
+    Sizes s = std::get<0>(GetParam());
+    DType type = std::get<1>(GetParam());
+    Bf16Products products = std::get<2>(GetParam());
+    double tolerance = type == DType::f32 ? 5e-6 : 5e-3;
+    Device device;
+    Values x = random_values(s.rows * s.inputs, 1, 1.0, type), w = random_values(s.outputs * s.inputs, 2, 1.0, type);
+    Values dy = random_values(s.rows * s.outputs, 3, 1.0, type);
+
+    void SetUp() override {
+        if (type == DType::bf16 && products == Bf16Products::native && !device->has_native(DType::bf16)) GTEST_SKIP() << "no avx512_bf16";
+    }
+    void in_stream(std::function<void()> operation) { device->host_task(*device.stream, std::move(operation)); }
+};
+
+TEST_P(Linear, Forward) {
+    Values expected(static_cast<std::size_t>(s.rows * s.outputs), 0.0);
+    add_product(expected, x, w, s.rows, s.outputs, s.inputs, s.inputs, 1, 1, s.inputs);
+    Matrix dx(device, s.rows, s.inputs, type, x), dw(device, s.outputs, s.inputs, type, w), y(device, s.rows, s.outputs, type);
+    Matrix y32(device, s.rows, s.outputs);
+    in_stream([&] { cpu::linear_forward(y, dx, dw, products); });
+    in_stream([&] { cpu::linear_forward(y32, dx, dw, products); });
+    expect_near(y.read(), expected, tolerance, "y");
+    expect_near(y32.read(), expected, 5e-6, "y in fp32");
+}
+
+TEST_P(Linear, BackwardInput) {
+    const Values start = random_values(s.rows * s.inputs, 4, 1.0, type);
+    for (const bool accumulate : {false, true}) {
+        Values expected = accumulate ? start : Values(start.size(), 0.0);
+        add_product(expected, dy, w, s.rows, s.inputs, s.outputs, s.outputs, 1, s.inputs, 1);
+        Matrix dx(device, s.rows, s.inputs, type, start), dw(device, s.outputs, s.inputs, type, w), d(device, s.rows, s.outputs, type, dy);
+        in_stream([&] { cpu::linear_backward_input(dx, d, dw, accumulate, products); });
+        expect_near(dx.read(), expected, tolerance, accumulate ? "dx accumulated" : "dx");
+    }
+}
+
+TEST_P(Linear, BackwardWeightAccumulatesInFp32) {
+    const Values start = random_values(s.outputs * s.inputs, 5);
+    Values expected = start;
+    add_product(expected, dy, x, s.outputs, s.inputs, s.rows, 1, s.outputs, s.inputs, 1);
+    Matrix dw(device, s.outputs, s.inputs, DType::f32, start), d(device, s.rows, s.outputs, type, dy),
+        in(device, s.rows, s.inputs, type, x);
+    in_stream([&] { cpu::linear_backward_weight(dw, d, in, products); });
+    expect_near(dw.read(), expected, 5e-6, "dw");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Linear,
+                         ::testing::Combine(::testing::Values(Sizes{1, 1, 1}, Sizes{1, 12, 131}, Sizes{16, 64, 40}, Sizes{37, 10, 7},
+                                                              Sizes{80, 131, 33}, Sizes{0, 12, 10}, Sizes{3, 300, 257}),
+                                            ::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::Values(Bf16Products::native, Bf16Products::converted)));
+
+TEST(LinearBackend, RunsOnStreamsWithEqualBits) {
+    const Values x = random_values(144 * 200, 1), w = random_values(96 * 200, 2);
+    std::vector<unsigned char> first;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+        Device device;
+        Matrix dx(device, 144, 200, DType::f32, x), dw(device, 96, 200, DType::f32, w), y(device, 144, 96);
+        device->linear_forward(*device.stream, y, dx, dw);
+        if (repeat == 0) first = y.raw();
+        EXPECT_EQ(first, y.raw());
+    }
+}
+
+TEST(LinearBackend, SurplusRowsStayZero) {
+    Device device;
+    Values x = random_values(20 * 12, 1);
+    std::fill(x.begin() + 17 * 12, x.end(), 0.0);
+    Matrix dx(device, 20, 12, DType::f32, x), dw(device, 131, 12, DType::f32, random_values(131 * 12, 2)), y(device, 20, 131);
+    device->linear_forward(*device.stream, y, dx, dw);
+    const Values result = y.read();
+    for (std::size_t i = 17 * 131; i < result.size(); ++i) ASSERT_EQ(result[i], 0.0);
+    EXPECT_NE(result[0], 0.0);
+}
+
+TEST(LinearBackend, ShapesThatDoNotFitAreNamed) {
+    Device device;
+    Matrix x(device, 4, 5), w(device, 3, 6), y(device, 4, 3);
+    try {
+        device->linear_forward(*device.stream, y, x, w);
+        FAIL() << "accepted";
+    } catch (const DeviceError& error) {
+        EXPECT_NE(std::string(error.what()).find("inputs [4, 5] fp32, weights [3, 6] fp32"), std::string::npos) << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace sherd::testing
