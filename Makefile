@@ -2,6 +2,7 @@
 #
 # Non-recursive. Everything made lies under build/; headers are tracked automatically (-MMD).
 
+.DEFAULT_GOAL := all
 BUILD    ?= build
 VARIANT  ?= release
 CXX      ?= g++

@@ -1,13 +1,13 @@
 /// sherd export: weights become a Hugging Face folder, whole or not at all.
 #include "file_options.hpp"
 #include "hugging_face_writer.hpp"
-#include "open_model.hpp"
 
 #include "sherd/app/commands.hpp"
 #include "sherd/io/files.hpp"
 #include "sherd/model/config.hpp"
 #include "sherd/model/parameters.hpp"
 #include "sherd/runtime/error.hpp"
+#include "sherd/train/inputs.hpp"
 #include "sherd/runtime/log.hpp"
 
 #include <filesystem>
@@ -97,7 +97,7 @@ int export_command(const std::vector<std::string>& arguments) {
     const std::uint64_t limit = app::parse_size((*values)["max-shard-size"].as<std::string>());
     check_target(to, values->contains("force"));
 
-    const auto source = app::open_model(from);
+    const auto source = open_model(from);
     const ModelConfig config = parse_model_config(source->config(), source->path());
     check_parameters(config, *source);
     const std::vector<TensorInfo> tensors = ordered_tensors(config, *source);

@@ -3,6 +3,7 @@
 #include "words.hpp"
 
 #include "sherd/app/commands.hpp"
+#include "sherd/comm/session.hpp"
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
 
@@ -75,8 +76,10 @@ void take_rank_of_launcher() {
     }
 }
 
+/// An error that the ranks did not agree on: this one ends the job, since others may wait for it in a collective for ever.
 int finish_with_error(const Error& error) {
     log::error(error.what());
+    abort_job(error.exit_code());
     return static_cast<int>(error.exit_code());
 }
 

@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include "sherd/app/commands.hpp"
+#include "sherd/app/deck.hpp"
 #include "sherd/train/run.hpp"
 #include "sherd/runtime/error.hpp"
 
@@ -15,7 +16,12 @@ int train_command(const std::vector<std::string>& arguments) {
     const RunOptions options = parse_run_options(arguments, flags);
     if (print_answer(options, "train", "Fine-tunes every parameter of a model. Runs alone or under mpirun or srun.", flags))
         return static_cast<int>(ExitCode::done);
-    return run_training(options.settings, options.has("validate"), options.has("allow-changes"));
+    const auto changes = [](const std::string& before, const std::string& after) {
+        std::vector<KeyChange> all;
+        for (const DeckChange& c : deck_changes(before, after)) all.push_back({c.full_name, c.before, c.after, c.on_resume == OnResume::fixed});
+        return all;
+    };
+    return run_training(options.settings, {options.has("validate"), options.has("allow-changes"), changes});
 }
 
 }  // namespace sherd

@@ -33,5 +33,13 @@ TEST(Digest, DependsOnContentStreamAndIndex) {
     EXPECT_EQ(digests[0], block_digest(bytes_of("token"), "tokens", 0));
 }
 
+/// Values of Python's xxhash 0.8.4: xxh3_128(block, seed = xxh3_64(stream, seed = index)). Stored digests must stay comparable.
+TEST(Digest, IsStable) {
+    EXPECT_EQ(to_string(block_digest(bytes_of("token"), "tokens", 0)), "12cfc2e77263cb21de6959411b8dcdcc");
+    std::string long_block;
+    for (int i = 0; i < 20 * 256; ++i) long_block.push_back(static_cast<char>(i % 256));
+    EXPECT_EQ(to_string(block_digest(bytes_of(long_block), "loss_mask", 3)), "5365e58f364c33f860cabd951e6b8618");
+}
+
 }  // namespace
 }  // namespace sherd

@@ -1,0 +1,25 @@
+#pragma once
+/// The one place of a step where all ranks decide together: loss, norm, and whether to stop or write a checkpoint.
+#include "sherd/comm/communicator.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace sherd {
+
+/// What a rank knows at the end of its backward pass; all fields are combined over ranks as said.
+struct StepVote {
+    double loss_sum = 0;          ///< sum: token losses
+    double next_targets = 0;      ///< sum: targets of the next step
+    double memory_bytes = 0;      ///< maximum: peak
+    double stop_signal = 0;       ///< maximum: the signal received, 0 none
+    double time_is_up = 0;        ///< of rank 0
+    double checkpoint_due = 0;    ///< of rank 0: by the clock
+    std::vector<double> squares;  ///< sum, by unit: squares of the owned gradient
+    bool finite() const;          ///< whether loss and all squares are
+};
+
+/// Collective; the same result on every rank.
+StepVote decide(Communicator& communicator, const StepVote& mine);
+
+}  // namespace sherd

@@ -1,0 +1,139 @@
+#include "train/engine.hpp"
+
+#include "sherd/runtime/error.hpp"
+#include "sherd/runtime/log.hpp"
+
+#include <algorithm>
+#include <map>
+#include <sched.h>
+#include <unistd.h>
+
+namespace sherd {
+
+namespace {
+
+/// Cores this process may use, as text that is equal for processes that share them.
+std::pair<int, std::string> allowed_cores() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) return {static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)), "all"};
+    std::string list;
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+        if (CPU_ISSET(core, &set)) list += fmt::format("{},", core);
+    return {CPU_COUNT(&set), list};
+}
+
+/// Cores divided by the ranks of this node that share them; collective.
+int choose_threads(const Settings& settings, const Session& session, Communicator& host) {
+    const auto [cores, list] = allowed_cores();
+    const std::string mine = fmt::format("{}:{}", session.topology().node, list);
+    const auto all = host.exchange(mine);
+    if (settings.device.threads > 0) return static_cast<int>(settings.device.threads);
+    return std::max(1, cores / static_cast<int>(std::count(all.begin(), all.end(), mine)));
+}
+
+std::string mebibytes(std::uint64_t bytes) {
+    return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+/// "4 x cpu: ..." for each kind of device, in order of rank.
+std::string device_lines(const std::vector<std::string>& devices, const std::vector<std::string>& hosts) {
+    std::string text;
+    for (std::size_t first = 0; first < devices.size();) {
+        std::size_t last = first + 1;
+        while (last < devices.size() && devices[last] == devices[first] && hosts[last] == hosts[first]) ++last;
+        const std::string ranks = last - first == 1 ? fmt::format("rank {}", first) : fmt::format("ranks {}-{}", first, last - 1);
+        text += fmt::format("  {:<14} {}: {}\n", ranks, hosts[first], devices[first]);
+        first = last;
+    }
+    return text;
+}
+
+}  // namespace
+
+std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks) {
+    const auto& given = settings.batch.micro_tokens;
+    if (given.size() > 1 && given.size() != static_cast<std::size_t>(ranks))
+        throw UsageError("batch.micro_tokens lists {} values for {} ranks; give one, or one per rank", given.size(), ranks);
+    std::vector<RankBudget> budgets;
+    for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r)
+        budgets.push_back({given.empty() ? std::max<std::int64_t>(4096, inputs.longest()) : given.size() == 1 ? given[0] : given[r], 1.0});
+    const auto largest =
+        std::max_element(budgets.begin(), budgets.end(), [](auto& a, auto& b) { return a.micro_tokens < b.micro_tokens; })->micro_tokens;
+    const auto check = [&](const GroupFacts& facts, const char* group) {
+        if (facts.longest > largest)
+            throw UsageError(
+                "{}: document {} of group '{}' has {} tokens, more than batch.micro_tokens = {} holds; set batch.micro_tokens to at "
+                "least {} or cut documents with data.max_sequence",
+                settings.data.tokens, facts.longest_index, group, facts.longest, largest, facts.longest);
+    };
+    check(inputs.train, "train");
+    if (inputs.validation) check(*inputs.validation, "validation");
+    return budgets;
+}
+
+void Engine::choose_type(const Settings& settings, Communicator& host) {
+    const bool native = !any_of_ranks(host, !backend->has_native(DType::bf16));
+    if (settings.precision.compute) {
+        type = *settings.precision.compute;
+        type_reason = "as the deck says";
+        if (type == DType::bf16 && !native) type_reason += "; emulated, some rank's device has no bf16";
+        return;
+    }
+    type = native ? DType::bf16 : DType::f32;
+    type_reason = native ? "every rank's device has it in hardware" : "not every rank's device has bf16 in hardware";
+}
+
+void Engine::list_memory(const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose) {
+    memory = TrainingState::classes(*inputs.layout, type, purpose);
+    const DecoderMemory decoder_memory =
+        Decoder::memory(inputs.config, *backend, type, {bucket_rows(limits.rows), limits.positions, limits.training});
+    memory.push_back({"activations", type, decoder_memory.activations});
+    memory.push_back({"workspace", type, decoder_memory.workspace});
+    memory.push_back({"micro-batch", DType::i32, BatchBuffers::bytes(limits.rows)});
+    memory.push_back({"communication staging", DType::f32, world->staging_bytes()});
+}
+
+Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose) {
+    const int threads = choose_threads(settings, session, host);
+    collectively(host, [&] { backend = make_cpu_backend(threads); });
+    devices = host.exchange(backend->description());
+    choose_type(settings, host);
+    collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });
+    world = session.world(*backend);
+    const std::int64_t rows = budgets[static_cast<std::size_t>(host.rank())].micro_tokens;
+    const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
+    collectively(host, [&] {
+        compute = backend->make_stream("compute");
+        communication = backend->make_stream("communication");
+        state = std::make_unique<TrainingState>(*inputs.layout, *backend, *world, *compute, *communication, type, purpose);
+        buffers = std::make_unique<BatchBuffers>(*backend, rows);
+        decoder = std::make_unique<Decoder>(inputs.config, *backend, *compute, *state, type, limits);
+        sums = DeviceMemory(*backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");
+        list_memory(inputs, limits, purpose);
+    });
+}
+
+std::string Engine::banner(const Settings& settings, const Session& session, const Inputs& inputs) const {
+    const Topology& t = session.topology();
+    std::string text =
+        fmt::format("sherd {} - {} rank(s) on {} node(s), {}\n", SHERD_VERSION, world->size(), t.nodes, session.description());
+    text += device_lines(devices, t.hosts);
+    std::map<std::string_view, int> types;
+    for (const DType source : inputs.source_types) ++types[name_of(source)];
+    std::string stored;
+    for (const auto& [name, count] : types) stored += fmt::format("{}{} {}", stored.empty() ? "" : ", ", count, name);
+    text += fmt::format("model            {} with {} parameters from {} (stored: {} tensors)\n", inputs.config.architecture,
+                        inputs.layout->parameter_count(), settings.model.weights, stored);
+    for (const std::string& assumed : inputs.config.assumed) text += fmt::format("  assumed        {} (absent in config.json)\n", assumed);
+    text += fmt::format("compute type     {} ({})\nstrategy         {}\n", name_of(type), type_reason, settings.sharding.strategy);
+    text += fmt::format("{:<33} {:>6} {:>14}\n", "memory of a rank", "dtype", "bytes");
+    std::uint64_t total = 0;
+    for (const StateClass& c : memory) {
+        text += fmt::format("  {:<31} {:>6} {:>14} {:>12}\n", c.name, name_of(c.dtype), c.bytes, mebibytes(c.bytes));
+        total += c.bytes;
+    }
+    return text + fmt::format("  {:<31} {:>6} {:>14} {:>12}", "total", "", total, mebibytes(total));
+}
+
+}  // namespace sherd

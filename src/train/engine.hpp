@@ -1,0 +1,48 @@
+#pragma once
+/// The device side of a run: backend, streams, communicator, state, decoder, all sized and allocated here, before step 1.
+#include "train/batch.hpp"
+
+#include "sherd/comm/session.hpp"
+#include "sherd/data/packing.hpp"
+#include "sherd/model/decoder.hpp"
+#include "sherd/sharding/training_state.hpp"
+#include "sherd/train/inputs.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sherd {
+
+/// Collective. Capacity of every rank's micro-batches. Throws UsageError (the same on all ranks): a list of another length, a document that
+/// fits no rank.
+std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks);
+
+struct Engine {
+    /// Collective. Throws AgreedError.
+    Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose);
+
+    /// Lines for the start of a run: ranks, nodes, devices, precision, and memory by class.
+    std::string banner(const Settings& settings, const Session& session, const Inputs& inputs) const;
+
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<Stream> compute, communication;
+    std::unique_ptr<Communicator> world;
+    DType type = DType::f32;
+    std::string type_reason;
+    std::vector<RankBudget> budgets;
+    std::unique_ptr<TrainingState> state;
+    std::unique_ptr<BatchBuffers> buffers;
+    std::unique_ptr<Decoder> decoder;
+    DeviceMemory sums;                 ///< doubles: loss, then squares by unit
+    std::vector<std::string> devices;  ///< by rank
+    std::vector<StateClass> memory;    ///< planned, of rank 0
+    double* loss_sum() const noexcept { return sums.as<double>(); }
+    double* squares() const noexcept { return sums.as<double>() + 1; }
+
+  private:
+    void choose_type(const Settings& settings, Communicator& host);
+    void list_memory(const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose);
+};
+
+}  // namespace sherd

@@ -1,0 +1,39 @@
+#include "train/engine.hpp"
+#include "train/evaluator.hpp"
+#include "train/report.hpp"
+
+#include "sherd/checkpoint/checkpoint.hpp"
+#include "sherd/runtime/log.hpp"
+#include "sherd/train/run.hpp"
+
+namespace sherd {
+
+namespace {
+
+int evaluate_model(const Settings& settings, const Session& session, Communicator& host) {
+    const Inputs inputs = open_inputs(settings, session, host, false);
+    Engine engine(settings, session, host, inputs, TrainingState::Purpose::evaluation);
+    log::line(engine.banner(settings, session, inputs));
+    collectively(host, [&] { load_weights(inputs, *engine.state); });
+    const EvaluationResult result =
+        evaluate(*engine.decoder, *engine.backend, *engine.compute, *engine.buffers, *engine.world, *inputs.tokens->validation(),
+                 engine.budgets, settings.evaluation.documents, engine.loss_sum());
+    const std::int64_t step = names_a_set(settings.model.weights) ? find_named_set(settings.model.weights).manifest.progress.step : 0;
+    log::line(validation_line(step, result).text());
+    return 0;
+}
+
+}  // namespace
+
+int run_evaluation(const Settings& settings) {
+    const Session session;
+    const auto host = session.host_world();
+    try {
+        return evaluate_model(settings, session, *host);
+    } catch (const AgreedError& e) {
+        if (host->rank() == 0) log::error(e.what());
+        return static_cast<int>(e.exit_code());
+    }
+}
+
+}  // namespace sherd

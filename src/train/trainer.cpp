@@ -1,0 +1,279 @@
+#include "train/trainer.hpp"
+
+#include "train/evaluator.hpp"
+#include "train/report.hpp"
+
+#include "sherd/optim/schedule.hpp"
+#include "sherd/runtime/error.hpp"
+#include "sherd/runtime/log.hpp"
+#include "sherd/runtime/signals.hpp"
+
+#include <cmath>
+#include <ctime>
+#include <numeric>
+
+namespace sherd {
+
+Trainer::Trainer(const Settings& settings, const Inputs& inputs, Engine& engine, const DocumentOrder& order, const RunLength& length,
+                 Progress start)
+    : settings_(settings),
+      inputs_(inputs),
+      engine_(engine),
+      world_(*engine.world),
+      group_(inputs.tokens->train()),
+      order_(order),
+      length_(length),
+      progress_(start),
+      feed_(group_, engine.budgets, world_.rank()),
+      size_{settings.batch.tokens > 0 ? 0 : settings.batch.sequences, settings.batch.tokens},
+      context_{settings.run.directory,  inputs.weights->config(), settings.text, inputs.digests, inputs.source_types, {},
+               settings.checkpoint.keep},
+      metrics_(settings.run.directory),
+      step_done_(engine.backend->make_event()),
+      read_position_(start.position),
+      read_step_(start.step),
+      job_end_(job_end_time()) {
+    if (world_.rank() == 0)
+        for (const std::string& name : inputs.weights->file_names()) context_.files.push_back({name, inputs.weights->file(name)});
+    if (start.step > 0) saved_step_ = start.step;
+}
+
+void Trainer::prepare_next() {
+    if (read_step_ >= length_.end) return;
+    auto documents = step_documents(order_, read_position_, size_, [&](std::int64_t i) { return group_.length(i); });
+    read_position_ += static_cast<std::int64_t>(documents.size());
+    ++read_step_;
+    feed_.prepare(std::move(documents));
+}
+
+/// The step that was prepared; reading errors of one rank become those of all.
+StepWork Trainer::take_next() {
+    const Timing::Scope scope(timing_, Phase::data);
+    StepWork work;
+    collectively(world_, [&] { work = feed_.take(); });
+    return work;
+}
+
+ExitCode Trainer::run() {
+    collectively(world_, [&] {
+        if (world_.rank() == 0) metrics_.set_aside_after(progress_.step > 0 ? progress_.step : -1);
+    });
+    JsonLine line(progress_.step > 0 ? "resume" : "start");
+    record(line.add("step", progress_.step)
+               .add("ranks", std::int64_t{world_.size()})
+               .add("strategy", settings_.sharding.strategy)
+               .add("compute", name_of(engine_.type))
+               .add("parameters", inputs_.layout->parameter_count())
+               .add("steps", length_.steps)
+               .add("version", SHERD_VERSION));
+    if (progress_.step == 0) validate();
+    prepare_next();
+    next_ = take_next();
+    StepVote opening;
+    opening.next_targets = static_cast<double>(next_.my_targets);
+    targets_ = decide(world_, opening).next_targets;
+    std::optional<std::string> stop;
+    while (!stop && progress_.step < length_.end) {
+        one_step();
+        if (settings_.evaluation.every > 0 && progress_.step % settings_.evaluation.every == 0) validate();
+        if (checkpoint_due()) checkpoint();
+        if (progress_.step < length_.end) stop = reason_to_stop();
+    }
+    if (!stop && validated_step_ != progress_.step) validate();
+    if (saved_step_ != progress_.step) checkpoint();
+    const ExitCode code = stop ? ExitCode::again : ExitCode::done;
+    const std::string reason = stop ? *stop : progress_.step < length_.steps ? "run.stop_step" : "done";
+    record(JsonLine("stop").add("step", progress_.step).add("reason", reason).add("exit", static_cast<std::int64_t>(code)));
+    log::line(
+        stop ? fmt::format("stopped after step {} of {} ({}); start the same command again to go on", progress_.step, length_.steps, reason)
+             : fmt::format("finished step {} of {}", progress_.step, length_.steps));
+    const double total = std::chrono::duration<double>(Clock::now() - started_).count();
+    const std::string table = timing_.table(world_, total);
+    log::line(table);
+    return code;
+}
+
+void Trainer::one_step() {
+    const auto start = Clock::now();
+    StepWork work = std::move(next_);
+    prepare_next();
+    if (targets_ > 0) forward_backward(work);
+    if (read_step_ > progress_.step + 1) next_ = take_next();
+    const double rate = learning_rate(settings_.optimizer, progress_.step, length_.steps);
+    last_vote_ = vote(work);
+    double norm = 0;
+    if (targets_ > 0) {
+        norm = std::sqrt(std::accumulate(last_vote_.squares.begin(), last_vote_.squares.end(), 0.0));
+        if (!last_vote_.finite()) fail_non_finite(last_vote_);
+        apply(last_vote_, norm, rate);
+    } else {
+        warn_of_no_targets(work);
+    }
+    const std::int64_t first_position = progress_.position;
+    ++progress_.step;
+    progress_.position += static_cast<std::int64_t>(work.documents.size());
+    progress_.epoch = epoch_of(first_position);
+    step_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
+    report_step(work, last_vote_, norm, rate, step_seconds_);
+    progress_.epoch = epoch_of(progress_.position);
+    targets_ = last_vote_.next_targets;
+}
+
+/// All micro-batches of this rank; gradients are summed over ranks unit by unit behind the last one.
+void Trainer::forward_backward(const StepWork& work) {
+    Backend& backend = *engine_.backend;
+    {
+        const Timing::Scope scope(timing_, Phase::compute);
+        backend.zero(*engine_.compute, engine_.loss_sum(), sizeof(double));
+        engine_.state->begin_step();
+        const auto scale = static_cast<float>(1.0 / targets_);
+        for (std::size_t m = 0; m < work.micro_batches.size(); ++m) {
+            engine_.state->begin_micro_step(m + 1 == work.micro_batches.size());
+            engine_.decoder->train(engine_.buffers->upload(*engine_.compute, work.micro_batches[m]), scale, engine_.loss_sum());
+        }
+        backend.synchronize(*engine_.compute);
+    }
+    const Timing::Scope scope(timing_, Phase::communication);
+    engine_.state->finish_gradients();
+    backend.synchronize(*engine_.communication);
+}
+
+StepVote Trainer::vote(const StepWork&) {
+    Backend& backend = *engine_.backend;
+    StepVote mine;
+    mine.squares.assign(static_cast<std::size_t>(inputs_.layout->unit_count()), 0.0);
+    if (targets_ > 0) {
+        const Timing::Scope scope(timing_, Phase::optimizer);
+        engine_.state->sum_squares(engine_.squares());
+        backend.copy_to_host(*engine_.compute, &mine.loss_sum, engine_.loss_sum(), sizeof(double));
+        backend.copy_to_host(*engine_.compute, mine.squares.data(), engine_.squares(), mine.squares.size() * sizeof(double));
+        backend.synchronize(*engine_.compute);
+    }
+    mine.next_targets = static_cast<double>(next_.my_targets);
+    mine.memory_bytes = static_cast<double>(backend.peak_memory_bytes());
+    mine.stop_signal = StopSignals::received();
+    if (job_end_) {
+        // what is still to come before the end: one more step and the checkpoint, with room for a slow file system
+        const double needed = 15 + 3 * step_seconds_ + 2 * checkpoint_seconds_;
+        mine.time_is_up = static_cast<double>(std::time(nullptr)) + needed >= *job_end_ ? 1 : 0;
+    }
+    const double since_saved = std::chrono::duration<double>(Clock::now() - saved_at_).count();
+    mine.checkpoint_due = settings_.checkpoint.every_seconds > 0 && since_saved >= settings_.checkpoint.every_seconds ? 1 : 0;
+    const Timing::Scope scope(timing_, Phase::communication);
+    return decide(world_, mine);
+}
+
+void Trainer::apply(const StepVote&, double norm, double rate) {
+    const Timing::Scope scope(timing_, Phase::optimizer);
+    ++progress_.optimizer_steps;
+    engine_.state->update(adamw_step(settings_.optimizer, rate, clip_factor(settings_.optimizer, norm), progress_.optimizer_steps));
+    engine_.backend->synchronize(*engine_.compute);
+}
+
+/// Every rank sees the same vote, so that all of them throw this in the same step.
+void Trainer::fail_non_finite(const StepVote& vote) {
+    std::string units;
+    std::size_t bad = 0;
+    for (std::size_t u = 0; u < vote.squares.size(); ++u)
+        if (!std::isfinite(vote.squares[u])) {
+            units += (bad++ > 0 ? ", " : "") + inputs_.layout->units()[u].name;
+        }
+    if (bad == vote.squares.size() && bad > 1) units = "all units";
+    const std::int64_t step = progress_.step + 1;
+    const std::string what = std::isfinite(vote.loss_sum) ? "a gradient is not finite"
+                             : bad > 0                    ? "loss and gradient are not finite"
+                                                          : "the loss is not finite";
+    record(JsonLine("step")
+               .add("step", step)
+               .add("epoch", epoch_of(progress_.position))
+               .add("loss", vote.loss_sum / targets_)
+               .add_null("grad_norm")
+               .add("lr", learning_rate(settings_.optimizer, progress_.step, length_.steps))
+               .add("targets", static_cast<std::int64_t>(targets_)));
+    record(JsonLine("stop")
+               .add("step", step)
+               .add("reason", what)
+               .add("units", units)
+               .add("exit", static_cast<std::int64_t>(ExitCode::non_finite)));
+    throw AgreedError(
+        ExitCode::non_finite,
+        fmt::format(
+            "step {}: {}{}; nothing of this step was applied, {}. A lower optimizer.learning_rate, more optimizer.warmup_steps or "
+            "precision.compute = fp32 may help",
+            step, what, bad > 0 ? fmt::format(" (units: {})", units) : "",
+            saved_step_ >= 0 ? fmt::format("the newest checkpoint is {}", set_name(saved_step_)) : "no checkpoint was written yet"));
+}
+
+void Trainer::validate() {
+    validated_step_ = progress_.step;
+    const TokenGroup* group = inputs_.tokens->validation();
+    if (group == nullptr) return;
+    const Timing::Scope scope(timing_, Phase::evaluation);
+    const EvaluationResult result = evaluate(*engine_.decoder, *engine_.backend, *engine_.compute, *engine_.buffers, world_, *group,
+                                             engine_.budgets, settings_.evaluation.documents, engine_.loss_sum());
+    record(validation_line(progress_.step, result));
+    log::line(fmt::format("validation after step {}: loss {:.5f}, perplexity {:.2f}, {} targets", progress_.step, result.loss,
+                          result.perplexity, result.targets));
+}
+
+bool Trainer::checkpoint_due() const {
+    const bool by_steps = settings_.checkpoint.every_steps > 0 && progress_.step % settings_.checkpoint.every_steps == 0;
+    return by_steps || last_vote_.checkpoint_due > 0;
+}
+
+void Trainer::checkpoint() {
+    const Timing::Scope scope(timing_, Phase::checkpoint);
+    const CheckpointReport report = write_checkpoint(context_, progress_, *engine_.state, world_);
+    saved_step_ = progress_.step;
+    saved_at_ = Clock::now();
+    checkpoint_seconds_ = report.seconds;
+    record(JsonLine("checkpoint")
+               .add("step", progress_.step)
+               .add("path", report.folder.string())
+               .add("bytes", static_cast<std::int64_t>(report.bytes))
+               .add("write_s", report.seconds)
+               .add("stall_s", report.seconds));
+    log::line(fmt::format("checkpoint {} ({:.1f} MB in {:.2f} s)", report.folder.string(), static_cast<double>(report.bytes) / 1e6,
+                          report.seconds));
+}
+
+std::optional<std::string> Trainer::reason_to_stop() const {
+    if (last_vote_.stop_signal > 0) return fmt::format("signal {}", static_cast<int>(last_vote_.stop_signal));
+    if (last_vote_.time_is_up > 0) return "the job's time is nearly up";
+    return std::nullopt;
+}
+
+void Trainer::warn_of_no_targets(const StepWork& work) const {
+    std::string list;
+    for (std::size_t i = 0; i < work.documents.size() && i < 64; ++i) list += (i > 0 ? ", " : "") + std::to_string(work.documents[i]);
+    if (work.documents.size() > 64) list += ", ...";
+    log::warning(fmt::format("step {}: none of its {} documents has a target (documents {}); weights and optimizer stay as they are",
+                             progress_.step + 1, work.documents.size(), list));
+}
+
+void Trainer::report_step(const StepWork& work, const StepVote& vote, double norm, double rate, double seconds) {
+    const StepReport report{progress_.step,
+                            length_.steps,
+                            progress_.epoch,
+                            targets_ > 0 ? std::optional(vote.loss_sum / targets_) : std::nullopt,
+                            norm,
+                            rate,
+                            static_cast<std::int64_t>(targets_),
+                            work.tokens,
+                            static_cast<std::int64_t>(work.documents.size()),
+                            targets_ > 0 ? static_cast<std::int64_t>(work.micro_batches.size()) : 0,
+                            seconds,
+                            static_cast<std::int64_t>(vote.memory_bytes)};
+    record(step_line(report));
+    log::progress(progress_text(report, length_.end));
+    if (!log::stdout_is_terminal() && progress_.step % settings_.run.log_every == 0) log::line(progress_text(report, length_.end));
+}
+
+/// Writing fails on one rank only: the others learn it at once.
+void Trainer::record(const JsonLine& line) {
+    collectively(world_, [&] {
+        if (world_.rank() == 0) metrics_.append(line);
+    });
+}
+
+}  // namespace sherd
