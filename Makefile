@@ -6,10 +6,13 @@
 BUILD    ?= build
 VARIANT  ?= release
 CXX      ?= g++
-MPICXX   ?=
 MARCH    ?= x86-64-v3
-CUDA     ?= 0
 PYTHON   ?= /usr/bin/python3
+.DEFAULT_GOAL := all
+
+ifeq ($(CUDA),1)
+  $(error CUDA=1: this version has no CUDA backend; leave CUDA out, or give CUDA=0, to build for CPUs)
+endif
 
 # what is done, in one line a file; V=1 shows whole commands
 run = $(if $(V),$(3),@echo '  $(1) $(2)'; $(3))
@@ -44,6 +47,9 @@ TOOLS := $(patsubst src/tools/%.cpp,$(OUT)/tools/%,$(TOOL_SOURCES))
 
 .PHONY: all tools tests
 all: $(OUT)/sherd tools
+ifneq ($(CUDA),0)
+	@if command -v nvcc >/dev/null; then echo 'nvcc is here, but this version has no CUDA backend: build/sherd runs on CPUs (CUDA=0 silences this)'; fi
+endif
 tools: $(TOOLS)
 tests: $(OUT)/tests/unit $(OUT)/tests/distributed
 
@@ -81,3 +87,4 @@ FORCE:
 -include $(ALL_OBJECTS:.o=.d)
 
 include make/targets.mk
+include make/checks.mk

@@ -1,20 +1,42 @@
-# What a user calls besides the build itself.
+# What a user calls besides the build itself. Recipes that build call make again, because the places of libraries are looked up when make
+# starts, and `deps` may only just have installed them.
 
-.PHONY: help clean format lint sanitize install
+.PHONY: help test test-full test-emulation test-cluster demo bench clean install
 help:
-	@echo 'make [CUDA=0] | deps | demo | test | bench | lint | format | sanitize | install PREFIX=/usr/local | clean   (docs/build.md)'
+	@echo 'make [-j2] [CUDA=0]      build/sherd and build/tools/ (docs/build.md: libraries in other places, MARCH=, VARIANT=sanitize)'
+	@echo 'make deps                install the Debian packages that are missing, as root'
+	@echo 'make demo                fine-tune the small model in inputs/ on two ranks'
+	@echo 'make test                all tests; the last line counts them. make test-full: longer ones too'
+	@echo 'make bench               tokens a second and memory; TORCH_PYTHON=PYTHON measures PyTorch beside it'
+	@echo 'make lint | format       clang-format and clang-tidy | clang-format in place'
+	@echo 'make sanitize            unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make install PREFIX=     bin/sherd below PREFIX (/usr/local), DESTDIR= before it'
+	@echo 'make clean               remove build/'
 
-clean:
-	rm -rf $(BUILD)
+test: deps
+	@$(MAKE) --no-print-directory all tests
+	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py
 
-FORMATTED := $(shell git ls-files 'include/*.hpp' 'src/*.hpp' 'src/*.cpp' 'tests/*.cpp' 'tests/*.hpp' 2>/dev/null)
-format:
-	clang-format -i $(FORMATTED)
+test-full: deps
+	@$(MAKE) --no-print-directory all tests
+	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --full
 
-sanitize:
-	$(MAKE) VARIANT=sanitize $(BUILD)/sanitize/tests/unit
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 $(BUILD)/sanitize/tests/unit --gtest_brief=1
+test-emulation:
+	@echo 'test-emulation: skipped, there is no CUDA backend to emulate in this version'
+
+test-cluster:
+	@echo 'test-cluster: skipped, there is no virtual cluster in this version'
+
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@SHERD_BUILD=$(BUILD) scripts/demo.sh
+
+bench: all
+	@SHERD_BUILD=$(BUILD) $(PYTHON) benchmarks/run.py $(BENCH)
 
 PREFIX ?= /usr/local
 install: all
 	install -D $(BUILD)/sherd $(DESTDIR)$(PREFIX)/bin/sherd
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,31 @@
+# Checks of the source itself: format, lint, sanitizers.
+
+.PHONY: format lint lint-format lint-tidy sanitize
+SOURCE_FOLDERS := include src tests
+# without git, or in somebody else's checkout, where git refuses to answer, look into the folders
+FORMATTED = $(or $(shell git ls-files -co --exclude-standard -- $(foreach d,$(SOURCE_FOLDERS),'$(d)/*.hpp' '$(d)/*.cpp') 2>/dev/null),$(shell find $(SOURCE_FOLDERS) -name '*.hpp' -o -name '*.cpp'))
+
+format:
+	clang-format -i $(FORMATTED)
+
+lint: deps-lint lint-format lint-tidy
+
+lint-format: deps-lint
+	@clang-format --version >/dev/null
+	@echo '  FORMAT $(words $(FORMATTED)) files'; clang-format --dry-run -Werror $(FORMATTED)
+
+# Tidy reads the headers through the sources. Tests are left to the compiler: GoogleTest's macros alone cost a minute.
+TIDIED = $(LIBRARY_SOURCES) src/app/main.cpp $(TOOL_SOURCES)
+TIDY_JOBS ?= $(shell nproc)
+# clang has no omp.h of its own without libomp; gcc's serves
+TIDY_FLAGS = -std=c++20 -march=$(MARCH) -fopenmp -idirafter $(dir $(shell $(CXX) -print-file-name=include/omp.h)) -Iinclude -Isrc \
+  $(LIB_INCLUDES) -DSHERD_VERSION='"$(VERSION)"' -Wno-unknown-warning-option
+export TIDY_FLAGS
+lint-tidy: deps-lint
+	@clang-tidy --version >/dev/null
+	@echo '  TIDY $(words $(TIDIED)) files'
+	@printf '%s\n' $(TIDIED) | xargs -P $(TIDY_JOBS) -n 1 scripts/tidy.sh
+
+sanitize:
+	$(MAKE) VARIANT=sanitize $(BUILD)/sanitize/tests/unit
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 $(BUILD)/sanitize/tests/unit --gtest_brief=1
