@@ -43,7 +43,7 @@ double best_of(const std::function<void()>& f) {
 /// Multiply-adds of independent sums that stay in registers: 14 registers of 16 floats hide the latency of any unit.
 template <int Sums>
 __attribute__((always_inline)) inline float multiply_adds(std::int64_t n) {
-    typedef float Vector __attribute__((vector_size(64)));
+    using Vector [[gnu::vector_size(64)]] = float;
     Vector sums[Sums], factor = Vector{} + 0.999f;
     for (int v = 0; v < Sums; ++v) sums[v] = Vector{} + static_cast<float>(v);  // equal sums would be computed once
     for (std::int64_t i = 0; i < n; ++i) {
@@ -153,7 +153,8 @@ void Bench::attention() {
     const std::vector<std::int32_t> offsets{0, 256, 512, 768, 1024};
     const Documents documents{offsets.data(), 4, length};
     // what causal attention needs: half of the square of each document, twice (scores, values)
-    const double work = 2.0 * 2.0 * static_cast<double>(d * heads * (rows / length) * (length * (length + 1) / 2)) / 1e9;
+    const std::int64_t scores = rows / length * (length * (length + 1) / 2);
+    const double work = 2.0 * 2.0 * static_cast<double>(d * heads * scores) / 1e9;
     for (const auto& [type, kv_heads] : {std::pair<DType, std::int64_t>{DType::f32, 8}, {DType::f32, 2}, {DType::bf16, 8}}) {
         const AttentionShape shape{heads, kv_heads, d, 0.125f};
         const Tensor q = tensor(rows, heads * d, type), out = tensor(rows, heads * d, type), dq = tensor(rows, heads * d, type);

@@ -7,7 +7,7 @@ namespace sherd::cpu {
 namespace {
 
 /// 16 floats at any address of floats: one AVX-512 register, or two of AVX2.
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+using Vector [[gnu::vector_size(64), gnu::aligned(4), gnu::may_alias]] = float;
 
 SHERD_INLINE inline const Vector& vector_at(const float* p) {
     return *reinterpret_cast<const Vector*>(p);
