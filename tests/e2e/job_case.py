@@ -69,7 +69,7 @@ class JobCase(unittest.TestCase):
     def arguments(self, command="train", *more, **keys):
         """A command line; keys as section__key=value."""
         values = {"model.weights": self.weights, "data.tokens": self.tokens, "run.directory": self.run_dir, "run.steps": 4,
-                  "batch.sequences": 4, "optimizer.learning_rate": 1e-3, "sharding.strategy": "no_shard"}
+                  "batch.sequences": 4, "optimizer.learning_rate": 1e-3, "sharding.strategy": "no_shard", "device.threads": 1}
         values.update({key.replace("__", "."): value for key, value in keys.items()})
         return [str(support.BUILD / "sherd"), command, *(f"--{key}={value}" for key, value in values.items()), *more]
 
