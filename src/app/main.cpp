@@ -9,6 +9,7 @@
 
 #include <array>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -86,6 +87,7 @@ int finish_with_error(const Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    std::signal(SIGPIPE, SIG_IGN);  // a reader of stdout that goes away (a pager, a log shipper) must not end a training run
     try {
         take_rank_of_launcher();
         return dispatch({argv + (argc > 0 ? 1 : 0), argv + argc});
