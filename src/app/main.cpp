@@ -37,6 +37,7 @@ constexpr std::array<Command, 5> commands{{
 
 std::vector<std::string> command_names() {
     std::vector<std::string> names;
+    names.reserve(commands.size());
     for (const Command& command : commands) names.emplace_back(command.name);
     return names;
 }
