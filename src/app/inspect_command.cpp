@@ -1,7 +1,9 @@
-/// sherd inspect: what is in a weights file, a Hugging Face folder or a token file, and is it intact.
+/// sherd inspect: what is in a weights file, a Hugging Face folder, a token file or a checkpoint, and is it intact.
 #include "file_options.hpp"
+#include "inspect_checkpoint.hpp"
 
 #include "sherd/app/commands.hpp"
+#include "sherd/checkpoint/sets.hpp"
 #include "sherd/data/token_file.hpp"
 #include "sherd/io/hdf5.hpp"
 #include "sherd/io/weight_source.hpp"
@@ -21,13 +23,7 @@ namespace sherd {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
-namespace {
-constexpr const char* introduction =
-    "usage: sherd inspect FILE|FOLDER [--verify]\n\n"
-    "Says what is in a weights file, a Hugging Face folder or a token file. With --verify all of it is read: weights must fit the config "
-    "and\n"
-    "be finite, token ids must lie below the vocabulary.";
-
+namespace app {
 void print_config(const ModelConfig& c) {
     log::line(fmt::format("model       {}: {} layers, hidden {}, intermediate {}, vocabulary {}", c.architecture, c.layers, c.hidden,
                           c.intermediate, c.vocabulary));
@@ -35,6 +31,16 @@ void print_config(const ModelConfig& c) {
                           c.head_dim, c.kv_heads, c.max_positions, c.rope_theta, c.norm_epsilon, c.tied ? ", tied embedding" : ""));
     for (const std::string& assumed : c.assumed) log::line(fmt::format("assumed     {}", assumed));
 }
+}  // namespace app
+
+namespace {
+constexpr const char* introduction =
+    "usage: sherd inspect FILE|FOLDER|CHECKPOINT [--verify]\n\n"
+    "Says what is in a weights file, a Hugging Face folder, a token file or a checkpoint (its folder, a link to it, or a run's directory, "
+    "of\n"
+    "which the newest whole one is taken). With --verify all of it is read: weights must fit the config and be finite, token ids must lie "
+    "below\n"
+    "the vocabulary, every piece of a checkpoint must be there and be finite.";
 
 void print_tensors(const WeightSource& source) {
     std::size_t width = 9;
@@ -56,7 +62,7 @@ void inspect_weights(const std::string& kind, const WeightSource& source, bool v
     log::line(fmt::format("{}", source.path()));
     log::line(fmt::format("kind        {}", kind));
     const ModelConfig config = parse_model_config(source.config(), source.path());
-    print_config(config);
+    app::print_config(config);
     print_tensors(source);
     for (const std::string& name : source.file_names()) log::line(fmt::format("file        {} ({} bytes)", name, source.file(name).size()));
     if (!verify) return;
@@ -100,7 +106,8 @@ void inspect_file(const fs::path& path, bool verify) {
     const std::string kind = io::HdfFile::open(path).string_attribute("/", "sherd.kind").value_or("");
     if (kind == "weights") return inspect_weights("weights", *open_weights_file(path), verify);
     if (kind == "tokens") return inspect_tokens(path);
-    throw InputError("'{}' is an HDF5 file of kind '{}' (attribute 'sherd.kind'); inspect knows weights and tokens", path.string(), kind);
+    throw InputError("'{}' is an HDF5 file of kind '{}' (attribute 'sherd.kind'); inspect knows weights, tokens and checkpoints",
+                     path.string(), kind);
 }
 }  // namespace
 
@@ -116,7 +123,9 @@ int inspect_command(const std::vector<std::string>& arguments) {
     const fs::path path = (*values)["path"].as<std::string>();
     const bool verify = values->contains("verify");
     std::error_code error;
-    if (fs::is_directory(path, error))
+    if (names_a_set(path))
+        app::inspect_checkpoint(path, verify);
+    else if (fs::is_directory(path, error))
         inspect_weights("Hugging Face folder", *open_hugging_face_folder(path), verify);
     else
         inspect_file(path, verify);

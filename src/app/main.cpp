@@ -9,6 +9,7 @@
 
 #include <array>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -36,6 +37,7 @@ constexpr std::array<Command, 5> commands{{
 
 std::vector<std::string> command_names() {
     std::vector<std::string> names;
+    names.reserve(commands.size());
     for (const Command& command : commands) names.emplace_back(command.name);
     return names;
 }
@@ -86,6 +88,7 @@ int finish_with_error(const Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    std::signal(SIGPIPE, SIG_IGN);  // a reader of stdout that goes away (a pager, a log shipper) must not end a training run
     try {
         take_rank_of_launcher();
         return dispatch({argv + (argc > 0 ? 1 : 0), argv + argc});

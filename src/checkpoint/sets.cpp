@@ -88,12 +88,13 @@ std::optional<FoundSet> find_newest_set(const fs::path& directory) {
 bool names_a_set(const fs::path& given) {
     const fs::path path = without_trailing_slash(given);
     std::error_code error;
-    return path.filename() == "manifest.h5" || fs::exists(path / "manifest.h5", error) || !list_sets(path).empty();
+    return path.filename() == "manifest.h5" || fs::exists(path / "manifest.h5", error) || !list_sets(path).empty() ||
+           (step_of(path) && fs::is_directory(path, error));  // a set that lost its manifest
 }
 
 FoundSet find_named_set(const fs::path& given) {
     fs::path path = without_trailing_slash(given);
-    if (path.filename() == "manifest.h5") path = path.parent_path();
+    if (path.filename() == "manifest.h5") path = path.has_parent_path() ? path.parent_path() : fs::path(".");
     std::error_code error;
     if (!fs::is_directory(path, error)) throw InputError("{}: no such checkpoint", given.string());
     if (fs::exists(path / "manifest.h5", error)) {

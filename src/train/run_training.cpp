@@ -1,5 +1,6 @@
 #include "train/engine.hpp"
 #include "train/resume.hpp"
+#include "train/run_directory.hpp"
 #include "train/trainer.hpp"
 
 #include "sherd/checkpoint/checkpoint.hpp"
@@ -17,7 +18,6 @@ namespace sherd {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double lock_seconds = 30;
 
 RunLength run_length(const Settings& settings, const Inputs& inputs, const DocumentOrder& order) {
     const TokenGroup& group = inputs.tokens->train();
@@ -29,18 +29,9 @@ RunLength run_length(const Settings& settings, const Inputs& inputs, const Docum
     return length;
 }
 
-/// Holds the lock of the run's directory on rank 0.
-void take_directory(const Settings& settings, Communicator& host, std::optional<io::FileLock>& lock) {
-    collectively(host, [&] {
-        if (host.rank() != 0) return;
-        io::make_directories(settings.run.directory);
-        lock.emplace(fs::path(settings.run.directory) / ".lock", lock_seconds);
-    });
-}
-
 int train(const Settings& settings, const TrainOptions& options, const Session& session, Communicator& host) {
-    std::optional<io::FileLock> lock;
-    if (!options.validate_only) take_directory(settings, host, lock);
+    std::optional<RunDirectory> directory;
+    if (!options.validate_only) directory.emplace(settings.run.directory, host);
     const Inputs inputs = open_inputs(settings, session, host, true);
     const DocumentOrder order(inputs.tokens->train().documents(), settings.run.seed, settings.data.shuffle);
     const RunLength length = run_length(settings, inputs, order);
