@@ -58,7 +58,7 @@ class MpiCommunicator final : public Communicator {
 
     void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {
         backend_->host_task(stream, [this, m, tag] {
-            if (m.mode == Redistribution::Mode::sum)
+            if (m.mode == Redistribution::Mode::sum && size_ > 1)
                 sum(m, tag);
             else
                 copy(m, tag);
