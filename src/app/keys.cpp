@@ -185,28 +185,76 @@ Section optimizer_section() {
               "Gradients above this global norm are scaled down to it; 0 is off."}}};
 }
 
+/// equal, or one number per rank: "2,2,1".
+KeyValue shares() {
+    auto set = [](Settings& s, const std::string& text) {
+        s.sharding.shares.clear();
+        if (text == "equal") return;
+        if (text == "auto")
+            throw BadValue("shares by measured memory are not in this version; expected equal, or one number per rank: 2,2,1");
+        for (std::size_t at = 0; at <= text.size();) {
+            const std::size_t comma = std::min(text.find(',', at), text.size());
+            std::string item = text.substr(at, comma - at);
+            item.erase(0, item.find_first_not_of(' '));
+            item.erase(item.find_last_not_of(' ') + 1);
+            try {
+                s.sharding.shares.push_back(values::parse_number(item, {}));
+            } catch (const BadValue&) {
+                throw BadValue(fmt::format("'{}' in it is no number of 0 or more; expected equal, or one number per rank: 2,2,1", item));
+            }
+            at = comma + 1;
+        }
+    };
+    auto get = [](const Settings& s) {
+        std::vector<std::string> items;
+        for (const double share : s.sharding.shares) items.push_back(values::print_number(share));
+        return items.empty() ? std::string("equal") : joined(items, ",");
+    };
+    return {"equal, or one number a rank: 2,2,1", set, get};
+}
+
 Section sharding_section() {
-    // "auto" has no row of its own in a printed deck: it is resolved to what this version has
-    const auto strategies = values::Choices<std::string>{{{"no_shard", "no_shard"}, {"ddp", "no_shard"}, {"auto", "no_shard"}},
-                                                         {"shard_opt", "zero1", "shard_grad_op", "zero2", "full_shard", "zero3", "fsdp",
-                                                          "hybrid_shard", "hsdp", "mics", "hierarchical_shard", "hfsdp"}};
+    values::Choices<std::string> strategies{{{"auto", "auto"}}};
+    for (const NamedStrategy& s : named_strategies()) {
+        strategies.words.emplace_back(s.name, s.name);
+        for (const auto alias : s.aliases) strategies.words.emplace_back(alias, s.name);
+    }
+    const auto placements = values::Choices<std::optional<Placement>>{
+        {{"strategy", std::nullopt}, {"replica", Placement::replica}, {"node", Placement::node}, {"world", Placement::world}}};
     return {"sharding",
-            "which state is split over whom",
+            "which state is split over whom (docs/sharding.md)",
             {{"sharding", "strategy", "auto", may_change,
               values::choice(
                   [](auto& s) -> auto& { return s.sharding.strategy; }, strategies),
-              "no_shard (ddp) keeps everything on every rank; auto is no_shard in this version."},
-             {"sharding", "node_size", "auto", may_change, values::only_default("auto", "the number of consecutive ranks that make a node"),
-              "Which ranks make a node; auto asks the machine."},
-             {"sharding", "shares", "equal", may_change, values::only_default("equal", "auto, or one number a rank: 2,2,1"),
-              "How sharded state is split over the ranks."}}};
+              "A row of the table of strategies; auto is full_shard on one node and hierarchical_shard on several."},
+             {"sharding", "parameters", "strategy", may_change,
+              values::choice(
+                  [](auto& s) -> auto& { return s.sharding.parameters; }, placements),
+              "Over whom weights are split, where the strategy's row is not wanted."},
+             {"sharding", "gradients", "strategy", may_change,
+              values::choice(
+                  [](auto& s) -> auto& { return s.sharding.gradients; }, placements),
+              "Over whom gradients are split."},
+             {"sharding", "optimizer", "strategy", may_change,
+              values::choice(
+                  [](auto& s) -> auto& { return s.sharding.optimizer; }, placements),
+              "Over whom masters and moments are split."},
+             {"sharding", "node_size", "auto", may_change,
+              values::integer([](auto& s) -> auto& { return s.sharding.node_size; },
+                              {.least = 1, .most = 1 << 20, .word = "auto", .word_value = 0}),
+              "Consecutive ranks that make a node; auto asks the machine."},
+             {"sharding", "shares", "equal", may_change, shares(), "How split state is divided over the ranks; 0 gives a rank nothing."},
+             {"sharding", "keep_gathered", "false", may_change, values::boolean([](auto& s) -> auto& { return s.sharding.keep_gathered; }),
+              "Split weights stay whole from their first use to the next step: one gather a step for the memory of a replica."},
+             {"sharding", "prefetch", "true", may_change, values::boolean([](auto& s) -> auto& { return s.sharding.prefetch; }),
+              "Gather the next unit while this one computes."}}};
 }
 
 Section precision_section() {
     const auto compute =
         values::Choices<std::optional<DType>>{{{"auto", std::nullopt}, {"fp32", DType::f32}, {"bf16", DType::bf16}}, {"fp16"}};
     const auto state = values::Choices<DType>{{{"fp32", DType::f32}}, {"bf16"}};
-    const auto wire = values::Choices<DType>{{{"fp32", DType::f32}}, {"bf16", "fp16"}};
+    const auto wire = values::Choices<DType>{{{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}}};
     return {"precision",
             "number formats",
             {{"precision", "compute", "auto", fixed,

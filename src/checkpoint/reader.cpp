@@ -98,11 +98,14 @@ void read_checkpoint(const FoundSet& set, TrainingState& state) {
             throw InputError("{}: is of another model: it has no parameter '{}' of shape {}", set.folder.string(), p.spec.name,
                              to_string(p.spec.shape));
         for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq})
-            for (std::int64_t at = 0; at < p.elements; at += piece_elements) {
-                const std::int64_t n = std::min(piece_elements, p.elements - at);
-                staging.resize(static_cast<std::size_t>(n));
-                reader.read(kind, found->second, at, n, staging.data());
-                state.load(kind, place, at, n, staging.data());
+            for (const Interval& interval : state.wanted(kind, place.unit)) {
+                const Interval part = intersect(interval, p.interval());
+                for (std::int64_t at = part.begin - p.begin; at < part.end - p.begin; at += piece_elements) {
+                    const std::int64_t n = std::min(piece_elements, part.end - p.begin - at);
+                    staging.resize(static_cast<std::size_t>(n));
+                    reader.read(kind, found->second, at, n, staging.data());
+                    state.load(kind, place, at, n, staging.data());
+                }
             }
     }
     state.weights_loaded();

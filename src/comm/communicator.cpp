@@ -1,8 +1,48 @@
 #include "sherd/comm/communicator.hpp"
 
+#include "sherd/backend/backend.hpp"
+
 #include <cstring>
 
 namespace sherd {
+
+std::string_view name_of(CommunicationPhase phase) noexcept {
+    constexpr std::array<std::string_view, communication_phases> names{"gather weights", "reduce gradients", "finish gradients",
+                                                                       "refresh weights", "other"};
+    return names[static_cast<std::size_t>(phase)];
+}
+
+namespace {
+IntervalTable everything(const IntervalTable& owners) {
+    std::int64_t n = 0;
+    for (const Interval& i : owners) n = std::max(n, i.end);
+    return IntervalTable(owners.size(), Interval{0, n});
+}
+}  // namespace
+
+void reduce_scatter(Communicator& communicator, Stream& stream, float* data, const IntervalTable& owners, CollectiveTag tag) {
+    float* mine = data + owners[static_cast<std::size_t>(communicator.rank())].begin;
+    communicator.redistribute(stream, {Redistribution::Mode::sum, DType::f32, DType::f32, data, mine, everything(owners), owners}, tag);
+}
+
+void all_gather(Communicator& communicator, Stream& stream, void* data, DType dtype, const IntervalTable& owners, CollectiveTag tag) {
+    const auto* mine = static_cast<const char*>(data) +
+                       owners[static_cast<std::size_t>(communicator.rank())].begin * static_cast<std::int64_t>(size_of(dtype));
+    communicator.redistribute(stream, {Redistribution::Mode::copy, dtype, dtype, mine, data, owners, everything(owners)}, tag);
+}
+
+std::pair<std::uint64_t, std::uint64_t> sent_bytes(const Redistribution& movement, int rank, const std::vector<int>& nodes) {
+    std::uint64_t all = 0, between = 0;
+    const auto me = static_cast<std::size_t>(rank);
+    for (std::size_t peer = 0; peer < movement.owners.size(); ++peer) {
+        if (peer == me) continue;
+        const auto bytes =
+            static_cast<std::uint64_t>(intersect(movement.sources[me], movement.owners[peer]).size()) * size_of(movement.wire);
+        all += bytes;
+        if (nodes[peer] != nodes[me]) between += bytes;
+    }
+    return {all, between};
+}
 
 void all_reduce_sum(Communicator& communicator, std::span<double> values) {
     if (communicator.size() == 1) return;
@@ -48,19 +88,29 @@ namespace {
 
 class SingleCommunicator final : public Communicator {
   public:
+    explicit SingleCommunicator(Backend* backend) : backend_(backend) {}
     int rank() const noexcept override { return 0; }
     int size() const noexcept override { return 1; }
-    void reduce_scatter(Stream&, float*, const IntervalTable&, CollectiveTag) override {}
-    void all_gather(Stream&, void*, std::size_t, const IntervalTable&, CollectiveTag) override {}
+    void redistribute(Stream& stream, const Redistribution& m, CollectiveTag) override {
+        const Interval both = intersect(m.sources[0], m.owners[0]);
+        const auto element = static_cast<std::int64_t>(size_of(m.dtype));
+        const auto* from = static_cast<const char*>(m.from) + (both.begin - m.sources[0].begin) * element;
+        auto* to = static_cast<char*>(m.to) + (both.begin - m.owners[0].begin) * element;
+        if (from != to && !both.empty()) backend_->copy(stream, to, from, static_cast<std::size_t>(both.size() * element));
+    }
     std::vector<std::string> exchange(std::string_view mine) override { return {std::string(mine)}; }
+    std::unique_ptr<Communicator> split(int) override { return std::make_unique<SingleCommunicator>(backend_); }
     std::uint64_t staging_bytes() const noexcept override { return 0; }
     Traffic traffic() const noexcept override { return {}; }
+
+  private:
+    Backend* backend_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_single_communicator() {
-    return std::make_unique<SingleCommunicator>();
+std::unique_ptr<Communicator> make_single_communicator(Backend* backend) {
+    return std::make_unique<SingleCommunicator>(backend);
 }
 
 }  // namespace sherd

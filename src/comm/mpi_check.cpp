@@ -21,6 +21,11 @@ MpiComm::MpiComm(MPI_Comm parent) {
     SHERD_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
 }
 
+MpiComm::MpiComm(MPI_Comm parent, int color, int key) {
+    SHERD_MPI(MPI_Comm_split(parent, color, key, &comm_));
+    SHERD_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+}
+
 MpiComm::~MpiComm() {
     int finalized = 0;
     MPI_Finalized(&finalized);

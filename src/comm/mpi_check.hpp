@@ -10,6 +10,8 @@ void check_mpi(int code, const char* call, const char* file, int line);
 class MpiComm {
   public:
     explicit MpiComm(MPI_Comm parent);
+    /// The part of `parent` that gave the same color, in the order of `key`.
+    MpiComm(MPI_Comm parent, int color, int key);
     ~MpiComm();
     MpiComm(const MpiComm&) = delete;
     MpiComm& operator=(const MpiComm&) = delete;

@@ -1,165 +1,211 @@
 #include "comm/mpi_communicator.hpp"
 
 #include "comm/mpi_check.hpp"
+#include "comm/mpi_wait.hpp"
 
 #include "sherd/backend/backend.hpp"
+#include "sherd/tensor/half.hpp"
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 namespace sherd::detail {
 
 namespace {
 
-constexpr std::int64_t staging_floats = 1 << 20;  // 4 MiB over all peers
-constexpr std::int64_t message_bytes = 64 << 20;  // MPI counts are int; also bounds what one message may hold up
-constexpr int reduce_tag = 1, gather_tag = 2;
+constexpr std::int64_t staging_elements = 1 << 20;  // over all peers: 4 MiB to receive into, 2 MiB for 16-bit wires to send from
+constexpr std::int64_t message_bytes = 64 << 20;    // MPI counts are int; also bounds what one message may hold up
+constexpr int sum_tag = 1, copy_tag = 2;
 
-/// Waits for requests without burning the core that computes: MPI's own waits spin. Progress is made by each test.
-void wait_all(std::vector<MPI_Request>& requests) {
-    using namespace std::chrono_literals;
-    if (requests.empty()) return;
-    const auto start = std::chrono::steady_clock::now();
-    for (int done = 0;;) {
-        SHERD_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));
-        if (done != 0) break;
-        const auto waited = std::chrono::steady_clock::now() - start;
-        if (waited < 20us) continue;
-        if (waited < 200us)
-            std::this_thread::yield();
-        else
-            std::this_thread::sleep_for(waited < 5ms ? 20us : 100us);
-    }
-    requests.clear();
+/// Counters that all communicators split from one share.
+struct TrafficCounters {
+    std::array<std::atomic<std::uint64_t>, communication_phases> bytes{}, between_nodes{};
+};
+
+void encode(const float* from, std::int64_t n, DType wire, std::uint16_t* to) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = wire == DType::bf16 ? to_bfloat16(from[i]).bits : to_float16(from[i]).bits;
+}
+void add_decoded(float* sum, const std::uint16_t* addend, std::int64_t n, DType wire) {
+    for (std::int64_t i = 0; i < n; ++i) sum[i] += wire == DType::bf16 ? to_float(bfloat16{addend[i]}) : to_float(float16{addend[i]});
 }
 
 class MpiCommunicator final : public Communicator {
   public:
-    MpiCommunicator(MPI_Comm parent, Backend* backend) : device_(parent), host_(parent), backend_(backend) {
+    MpiCommunicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes, std::shared_ptr<TrafficCounters> counters)
+        : device_(parent), host_(parent), backend_(backend), nodes_(std::move(nodes)), counters_(std::move(counters)) {
         SHERD_MPI(MPI_Comm_rank(host_.get(), &rank_));
         SHERD_MPI(MPI_Comm_size(host_.get(), &size_));
+        nodes_.resize(static_cast<std::size_t>(size_), 0);
         if (backend_ == nullptr || size_ == 1) return;
-        slot_ = std::max<std::int64_t>(4096, staging_floats / size_);
-        staging_.resize(static_cast<std::size_t>(slot_) * static_cast<std::size_t>(size_));
+        slot_ = std::max<std::int64_t>(4096, staging_elements / size_);
+        receive_.resize(static_cast<std::size_t>(slot_ * size_));
+        send_.resize(static_cast<std::size_t>(slot_ * size_));
     }
 
     int rank() const noexcept override { return rank_; }
     int size() const noexcept override { return size_; }
-    std::uint64_t staging_bytes() const noexcept override { return staging_.size() * sizeof(float); }
-    Traffic traffic() const noexcept override { return {reduce_bytes_.load(), gather_bytes_.load(), host_bytes_.load()}; }
+    std::uint64_t staging_bytes() const noexcept override { return receive_.size() * sizeof(float) + send_.size() * sizeof(std::uint16_t); }
 
-    void reduce_scatter(Stream& stream, float* data, const IntervalTable& owners, CollectiveTag) override {
-        if (size_ > 1) backend_->host_task(stream, [this, data, owners] { reduce_scatter_now(data, owners); });
+    Traffic traffic() const noexcept override {
+        Traffic t;
+        for (std::size_t i = 0; i < communication_phases; ++i) {
+            t.bytes[i] = counters_->bytes[i];
+            t.between_nodes[i] = counters_->between_nodes[i];
+        }
+        return t;
     }
-    void all_gather(Stream& stream, void* data, std::size_t element_bytes, const IntervalTable& owners, CollectiveTag) override {
-        if (size_ > 1) backend_->host_task(stream, [this, data, element_bytes, owners] { all_gather_now(data, element_bytes, owners); });
+
+    void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {
+        backend_->host_task(stream, [this, m, tag] {
+            if (m.mode == Redistribution::Mode::sum && size_ > 1)
+                sum(m, tag);
+            else
+                copy(m, tag);
+        });
     }
 
     std::vector<std::string> exchange(std::string_view mine) override {
         const auto ranks = static_cast<std::size_t>(size_);
         const int length = static_cast<int>(mine.size());
         std::vector<int> lengths(ranks), starts(ranks);
-        std::vector<MPI_Request> requests(1);
-        SHERD_MPI(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.get(), requests.data()));
-        wait_all(requests);
+        MPI_Request request = MPI_REQUEST_NULL;
+        SHERD_MPI(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.get(), &request));
+        wait_for(request);
         int total = 0;
         for (std::size_t r = 0; r < ranks; ++r) {
             starts[r] = total;
             total += lengths[r];
         }
-        host_bytes_ += static_cast<std::uint64_t>(mine.size()) * (ranks - 1);
         if (total == 0) return std::vector<std::string>(ranks);
         std::string all(static_cast<std::size_t>(total), '\0');
-        requests.resize(1);
-        SHERD_MPI(MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), lengths.data(), starts.data(), MPI_BYTE, host_.get(),
-                                  requests.data()));
-        wait_all(requests);
+        SHERD_MPI(
+            MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), lengths.data(), starts.data(), MPI_BYTE, host_.get(), &request));
+        wait_for(request);
         std::vector<std::string> parts;
         for (std::size_t r = 0; r < ranks; ++r)
             parts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(lengths[r])));
         return parts;
     }
 
+    std::unique_ptr<Communicator> split(int color) override {
+        std::vector<int> nodes;
+        const auto colors = exchange(std::to_string(color));
+        for (std::size_t r = 0; r < colors.size(); ++r)
+            if (std::stoi(colors[r]) == color) nodes.push_back(nodes_[r]);
+        const MpiComm part(host_.get(), color, rank_);
+        return std::make_unique<MpiCommunicator>(part.get(), backend_, std::move(nodes), counters_);
+    }
+
   private:
-    /// Pairwise: each rank sends every owner its addends and sums its own interval in rank order, a slot at a time. Each rank sends and
-    /// receives n (R-1)/R elements, the lower bound; the order of the sum is the same for every table.
-    void reduce_scatter_now(float* data, const IntervalTable& owners) {
+    /// Each rank sends every owner its addends and sums its own interval, a slot at a time: n (R-1)/R elements sent and received where all
+    /// hold everything and owners are equal, the lower bound. Addends are added in rank order, each rank's own in its place.
+    void sum(const Redistribution& m, CollectiveTag tag) {
         std::int64_t longest = 0;
-        for (const Interval& i : owners) longest = std::max(longest, i.size());
+        for (const Interval& i : m.owners) longest = std::max(longest, i.size());
         for (std::int64_t at = 0; at < longest; at += slot_) {
-            const Interval mine = chunk(owners, rank_, at);
+            const Interval mine = chunk(m.owners[index(rank_)], at);
             for (int peer = 0; peer < size_; ++peer) {
                 if (peer == rank_) continue;
-                const Interval theirs = chunk(owners, peer, at);
-                if (!mine.empty())
-                    post(MPI_Irecv(slot(peer), static_cast<int>(mine.size()), MPI_FLOAT, peer, reduce_tag, device_.get(), next()),
-                         "MPI_Irecv");
-                if (!theirs.empty())
-                    post(
-                        MPI_Isend(data + theirs.begin, static_cast<int>(theirs.size()), MPI_FLOAT, peer, reduce_tag, device_.get(), next()),
-                        "MPI_Isend");
-                reduce_bytes_ += static_cast<std::uint64_t>(theirs.size()) * sizeof(float);
+                receive_addends(peer, intersect(m.sources[index(peer)], mine), m.wire);
+                send_addends(peer, m, intersect(m.sources[index(rank_)], chunk(m.owners[index(peer)], at)), tag);
             }
-            wait_all(requests_);
-            if (!mine.empty()) sum_in_rank_order(data + mine.begin, mine.size());
+            wait_for(requests_);
+            add_up(m, mine);
         }
     }
 
-    void sum_in_rank_order(float* mine, std::int64_t n) {
-        std::memcpy(slot(rank_), mine, static_cast<std::size_t>(n) * sizeof(float));
-        std::memcpy(mine, slot(0), static_cast<std::size_t>(n) * sizeof(float));
-        for (int r = 1; r < size_; ++r) {
-            const float* addend = slot(r);
-            for (std::int64_t i = 0; i < n; ++i) mine[i] += addend[i];
+    void receive_addends(int peer, Interval part, DType wire) {
+        if (part.empty()) return;
+        SHERD_MPI(MPI_Irecv(slot(peer), bytes(part.size(), wire), MPI_BYTE, peer, sum_tag, device_.get(), next()));
+    }
+
+    void send_addends(int peer, const Redistribution& m, Interval part, CollectiveTag tag) {
+        if (part.empty()) return;
+        const float* from = static_cast<const float*>(m.from) + (part.begin - m.sources[index(rank_)].begin);
+        const void* data = from;
+        if (m.wire != DType::f32) {
+            std::uint16_t* low = send_.data() + index(peer) * static_cast<std::size_t>(slot_);
+            encode(from, part.size(), m.wire, low);
+            data = low;
+        }
+        SHERD_MPI(MPI_Isend(data, bytes(part.size(), m.wire), MPI_BYTE, peer, sum_tag, device_.get(), next()));
+        count(peer, static_cast<std::uint64_t>(bytes(part.size(), m.wire)), tag);
+    }
+
+    void add_up(const Redistribution& m, Interval mine) {
+        if (mine.empty()) return;
+        float* to = static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin);
+        const Interval own = intersect(m.sources[index(rank_)], mine);
+        if (!own.empty())  // kept first: `to` may be the same memory
+            std::memcpy(slot(rank_), static_cast<const float*>(m.from) + (own.begin - m.sources[index(rank_)].begin),
+                        static_cast<std::size_t>(own.size()) * sizeof(float));
+        std::memset(to, 0, static_cast<std::size_t>(mine.size()) * sizeof(float));
+        for (int r = 0; r < size_; ++r) {
+            const Interval part = intersect(m.sources[index(r)], mine);
+            float* sums = to + (part.begin - mine.begin);
+            if (r == rank_ || m.wire == DType::f32) {
+                for (std::int64_t i = 0; i < part.size(); ++i) sums[i] += slot(r)[i];
+            } else {
+                add_decoded(sums, static_cast<const std::uint16_t*>(static_cast<const void*>(slot(r))), part.size(), m.wire);
+            }
         }
     }
 
-    void all_gather_now(void* data, std::size_t element_bytes, const IntervalTable& owners) {
-        auto* bytes = static_cast<char*>(data);
-        const std::int64_t step = message_bytes / static_cast<std::int64_t>(element_bytes);
+    void copy(const Redistribution& m, CollectiveTag tag) {
+        const auto element = static_cast<std::int64_t>(size_of(m.dtype));
+        const Interval held = m.sources[index(rank_)], wanted = m.owners[index(rank_)];
+        const auto* from = static_cast<const char*>(m.from);
+        auto* to = static_cast<char*>(m.to);
+        const std::int64_t step = message_bytes / element;
         for (int peer = 0; peer < size_; ++peer) {
             if (peer == rank_) continue;
-            for (std::int64_t at = owners[index(peer)].begin; at < owners[index(peer)].end; at += step) {
-                const std::int64_t n = std::min(step, owners[index(peer)].end - at) * static_cast<std::int64_t>(element_bytes);
-                post(MPI_Irecv(bytes + at * static_cast<std::int64_t>(element_bytes), static_cast<int>(n), MPI_BYTE, peer, gather_tag,
-                               device_.get(), next()),
-                     "MPI_Irecv");
-            }
-            for (std::int64_t at = owners[index(rank_)].begin; at < owners[index(rank_)].end; at += step) {
-                const std::int64_t n = std::min(step, owners[index(rank_)].end - at) * static_cast<std::int64_t>(element_bytes);
-                post(MPI_Isend(bytes + at * static_cast<std::int64_t>(element_bytes), static_cast<int>(n), MPI_BYTE, peer, gather_tag,
-                               device_.get(), next()),
-                     "MPI_Isend");
-                gather_bytes_ += static_cast<std::uint64_t>(n);
-            }
+            const Interval in = intersect(m.sources[index(peer)], wanted), out = intersect(held, m.owners[index(peer)]);
+            for (std::int64_t at = in.begin; at < in.end; at += step)
+                SHERD_MPI(MPI_Irecv(to + (at - wanted.begin) * element, bytes(std::min(step, in.end - at), m.dtype), MPI_BYTE, peer,
+                                    copy_tag, device_.get(), next()));
+            for (std::int64_t at = out.begin; at < out.end; at += step)
+                SHERD_MPI(MPI_Isend(from + (at - held.begin) * element, bytes(std::min(step, out.end - at), m.dtype), MPI_BYTE, peer,
+                                    copy_tag, device_.get(), next()));
+            if (!out.empty()) count(peer, static_cast<std::uint64_t>(out.size() * element), tag);
         }
-        wait_all(requests_);
+        const Interval own = intersect(held, wanted);
+        const char* source = from + (own.begin - held.begin) * element;
+        char* destination = to + (own.begin - wanted.begin) * element;
+        if (source != destination && !own.empty()) std::memcpy(destination, source, static_cast<std::size_t>(own.size() * element));
+        wait_for(requests_);
     }
 
-    static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
-    Interval chunk(const IntervalTable& owners, int rank, std::int64_t at) const {
-        const Interval whole = owners[index(rank)];
+    void count(int peer, std::uint64_t sent, CollectiveTag tag) {
+        const auto phase = static_cast<std::size_t>(tag.phase);
+        counters_->bytes[phase] += sent;
+        if (nodes_[index(peer)] != nodes_[index(rank_)]) counters_->between_nodes[phase] += sent;
+    }
+    Interval chunk(Interval whole, std::int64_t at) const noexcept {
         return intersect(whole, {whole.begin + at, whole.begin + at + slot_});
     }
-    float* slot(int rank) { return staging_.data() + static_cast<std::size_t>(rank) * static_cast<std::size_t>(slot_); }
+    static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+    static int bytes(std::int64_t elements, DType type) noexcept {
+        return static_cast<int>(elements * static_cast<std::int64_t>(size_of(type)));
+    }
+    float* slot(int rank) { return receive_.data() + index(rank) * static_cast<std::size_t>(slot_); }
     MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
-    static void post(int code, const char* call) { check_mpi(code, call, __FILE__, __LINE__); }
 
     MpiComm device_, host_;  // two, so that a stream and the host never match each other's messages
     Backend* backend_;
+    std::vector<int> nodes_;
+    std::shared_ptr<TrafficCounters> counters_;
     int rank_ = 0, size_ = 1;
     std::int64_t slot_ = 0;
-    std::vector<float> staging_;
+    std::vector<float> receive_;
+    std::vector<std::uint16_t> send_;
     std::vector<MPI_Request> requests_;
-    std::atomic<std::uint64_t> reduce_bytes_{0}, gather_bytes_{0}, host_bytes_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend) {
-    return std::make_unique<MpiCommunicator>(parent, backend);
+std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes) {
+    return std::make_unique<MpiCommunicator>(parent, backend, std::move(nodes), std::make_shared<TrafficCounters>());
 }
 
 }  // namespace sherd::detail

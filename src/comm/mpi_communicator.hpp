@@ -5,10 +5,11 @@
 #include <mpi.h>
 
 #include <memory>
+#include <vector>
 
 namespace sherd::detail {
 
-/// Collective over `parent`. backend may be nullptr: then only host collectives are allowed.
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend);
+/// Collective over `parent`. backend may be nullptr: then only host collectives are allowed. nodes: by rank of parent.
+std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes);
 
 }  // namespace sherd::detail

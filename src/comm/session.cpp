@@ -74,12 +74,12 @@ Session::~Session() {
     if (uses_mpi_ && std::uncaught_exceptions() <= uncaught_at_start_) MPI_Finalize();
 }
 
-std::unique_ptr<Communicator> Session::world(Backend& backend) const {
-    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, &backend) : make_single_communicator();
+std::unique_ptr<Communicator> Session::world(Backend& backend, const std::vector<int>& nodes) const {
+    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, &backend, nodes) : make_single_communicator(&backend);
 }
 
 std::unique_ptr<Communicator> Session::host_world() const {
-    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, nullptr) : make_single_communicator();
+    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, nullptr, {}) : make_single_communicator(nullptr);
 }
 
 std::string Session::description() const {

@@ -17,7 +17,7 @@ std::int64_t ParameterSpec::elements() const noexcept {
 std::vector<UnitSpec> parameter_units(const ModelConfig& c) {
     const ParameterSpec embedding{"model.embed_tokens.weight", {c.vocabulary, c.hidden}}, norm{"model.norm.weight", {c.hidden}};
     std::vector<UnitSpec> units;
-    units.push_back(c.tied ? UnitSpec{"outer", {embedding, norm}} : UnitSpec{"embedding", {embedding}});
+    units.push_back(c.tied ? UnitSpec{"outer", {embedding, norm}, true} : UnitSpec{"embedding", {embedding}, true});
     for (std::int64_t i = 0; i < c.layers; ++i) {
         const std::string p = fmt::format("model.layers.{}.", i);
         units.push_back({fmt::format("block {}", i),
@@ -29,9 +29,10 @@ std::vector<UnitSpec> parameter_units(const ModelConfig& c) {
                           {p + "post_attention_layernorm.weight", {c.hidden}},
                           {p + "mlp.gate_proj.weight", {c.intermediate, c.hidden}},
                           {p + "mlp.up_proj.weight", {c.intermediate, c.hidden}},
-                          {p + "mlp.down_proj.weight", {c.hidden, c.intermediate}}}});
+                          {p + "mlp.down_proj.weight", {c.hidden, c.intermediate}}},
+                         false});
     }
-    if (!c.tied) units.push_back({"head", {norm, {"lm_head.weight", {c.vocabulary, c.hidden}}}});
+    if (!c.tied) units.push_back({"head", {norm, {"lm_head.weight", {c.vocabulary, c.hidden}}}, true});
     return units;
 }
 

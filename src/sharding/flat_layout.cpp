@@ -4,7 +4,7 @@ namespace sherd {
 
 FlatLayout::FlatLayout(const std::vector<UnitSpec>& units) {
     for (const UnitSpec& spec : units) {
-        FlatUnit unit{spec.name, elements_, 0, {}};
+        FlatUnit unit{spec.name, elements_, 0, {}, spec.outer};
         for (const ParameterSpec& p : spec.parameters) {
             unit.parameters.push_back({p, unit.elements, p.elements()});
             unit.elements += (p.elements() + flat_alignment - 1) / flat_alignment * flat_alignment;

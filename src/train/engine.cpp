@@ -51,6 +51,20 @@ std::string device_lines(const std::vector<std::string>& devices, const std::vec
 
 }  // namespace
 
+/// What this rank sends in an optimizer step, by phase.
+std::string Engine::traffic_lines() const {
+    std::string text;
+    const Traffic one = state->planned_traffic(1), two = state->planned_traffic(2);
+    text += fmt::format("sent a step      {} with one micro-step, {} more for each further one; between nodes {} and {}\n",
+                        mebibytes(one.total()), mebibytes(two.total() - one.total()), mebibytes(one.total_between_nodes()),
+                        mebibytes(two.total_between_nodes() - one.total_between_nodes()));
+    for (std::size_t phase = 0; phase < communication_phases; ++phase)
+        if (one.bytes[phase] > 0)
+            text += fmt::format("  {:<31} {:>21} {:>12}\n", name_of(static_cast<CommunicationPhase>(phase)), one.bytes[phase],
+                                mebibytes(one.bytes[phase]));
+    return text;
+}
+
 std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks) {
     const auto& given = settings.batch.micro_tokens;
     if (given.size() > 1 && given.size() != static_cast<std::size_t>(ranks))
@@ -84,8 +98,23 @@ void Engine::choose_type(const Settings& settings, Communicator& host) {
     type_reason = native ? "every rank's device has it in hardware" : "not every rank's device has bf16 in hardware";
 }
 
-void Engine::list_memory(const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose) {
-    memory = TrainingState::classes(*inputs.layout, type, purpose);
+/// On one node weights are split over all ranks; on several they are split within nodes, so that gathering them crosses none.
+void Engine::choose_plan(const Settings& settings, const Session& session) {
+    const Settings::Sharding& sharding = settings.sharding;
+    groups = make_groups(session.topology().nodes_by_rank, sharding.node_size, {}, {});
+    plan = plan_named(sharding.strategy != "auto" ? sharding.strategy : groups.node_count() > 1 ? "hierarchical_shard" : "full_shard");
+    plan = {sharding.parameters.value_or(plan.parameters), sharding.gradients.value_or(plan.gradients),
+            sharding.optimizer.value_or(plan.optimizer)};
+    check_plan(plan);
+    groups = make_groups(session.topology().nodes_by_rank, sharding.node_size, sharding.shares, plan);
+}
+
+ShardOptions Engine::options_of(const Settings& settings) const {
+    return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce};
+}
+
+void Engine::list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose) {
+    memory = TrainingState::classes(*inputs.layout, type, purpose, plan, groups, options_of(settings), world->rank());
     const DecoderMemory decoder_memory =
         Decoder::memory(inputs.config, *backend, type, {bucket_rows(limits.rows), limits.positions, limits.training});
     memory.push_back({"activations", type, decoder_memory.activations});
@@ -94,23 +123,31 @@ void Engine::list_memory(const Inputs& inputs, const DecoderLimits& limits, Trai
     memory.push_back({"communication staging", DType::f32, world->staging_bytes()});
 }
 
-Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose) {
+Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose)
+    : purpose_(purpose) {
     const int threads = choose_threads(settings, session, host);
     collectively(host, [&] { backend = make_cpu_backend(threads); });
     devices = host.exchange(backend->description());
     choose_type(settings, host);
     collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });
-    world = session.world(*backend);
+    collectively(host, [&] { choose_plan(settings, session); });
+    world = session.world(*backend, groups.nodes);
     const std::int64_t rows = budgets[static_cast<std::size_t>(host.rank())].micro_tokens;
     const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
     collectively(host, [&] {
         compute = backend->make_stream("compute");
         communication = backend->make_stream("communication");
-        state = std::make_unique<TrainingState>(*inputs.layout, *backend, *world, *compute, *communication, type, purpose);
+    });
+    // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks
+    collectively(host, [&] {
+        state = std::make_unique<TrainingState>(*inputs.layout, *backend, *world, *compute, *communication, type, purpose, plan, groups,
+                                                options_of(settings));
+    });
+    collectively(host, [&] {
         buffers = std::make_unique<BatchBuffers>(*backend, rows);
         decoder = std::make_unique<Decoder>(inputs.config, *backend, *compute, *state, type, limits);
         sums = DeviceMemory(*backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");
-        list_memory(inputs, limits, purpose);
+        list_memory(settings, inputs, limits, purpose);
     });
 }
 
@@ -126,7 +163,9 @@ std::string Engine::banner(const Settings& settings, const Session& session, con
     text += fmt::format("model            {} with {} parameters from {} (stored: {} tensors)\n", inputs.config.architecture,
                         inputs.layout->parameter_count(), settings.model.weights, stored);
     for (const std::string& assumed : inputs.config.assumed) text += fmt::format("  assumed        {} (absent in config.json)\n", assumed);
-    text += fmt::format("compute type     {} ({})\nstrategy         {}\n", name_of(type), type_reason, settings.sharding.strategy);
+    text += fmt::format("compute type     {} ({})\n", name_of(type), type_reason);
+    text += fmt::format("sharding         {} over {} rank(s) on {} node(s)\n", describe(plan), groups.size(), groups.node_count());
+    if (purpose_ == TrainingState::Purpose::training && groups.size() > 1) text += traffic_lines();
     text += fmt::format("{:<33} {:>6} {:>14}\n", "memory of a rank", "dtype", "bytes");
     std::uint64_t total = 0;
     for (const StateClass& c : memory) {

@@ -30,6 +30,8 @@ struct Engine {
     std::unique_ptr<Communicator> world;
     DType type = DType::f32;
     std::string type_reason;
+    ShardPlan plan;
+    ShardGroups groups;
     std::vector<RankBudget> budgets;
     std::unique_ptr<TrainingState> state;
     std::unique_ptr<BatchBuffers> buffers;
@@ -41,8 +43,13 @@ struct Engine {
     double* squares() const noexcept { return sums.as<double>() + 1; }
 
   private:
+    std::string traffic_lines() const;
     void choose_type(const Settings& settings, Communicator& host);
-    void list_memory(const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose);
+    void choose_plan(const Settings& settings, const Session& session);
+    ShardOptions options_of(const Settings& settings) const;
+    void list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose);
+
+    TrainingState::Purpose purpose_;
 };
 
 }  // namespace sherd

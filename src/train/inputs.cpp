@@ -77,15 +77,18 @@ void load_weights(const Inputs& inputs, TrainingState& state) {
     for (const ParameterPlace place : inputs.layout->places()) {
         const FlatParameter& p = inputs.layout->at(place);
         const TensorInfo& tensor = *inputs.weights->find(p.spec.name);
-        for (std::int64_t at = 0; at < p.elements; at += piece_elements) {
-            const std::int64_t n = std::min(piece_elements, p.elements - at);
-            values.resize(static_cast<std::size_t>(n));
-            inputs.weights->read_float(tensor, at, n, values.data());
-            const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
-            if (bad != values.end())
-                throw InputError("{}: element {} is {}; weights must be finite", inputs.weights->describe(tensor),
-                                 at + (bad - values.begin()), *bad);
-            state.load(place, at, n, values.data());
+        for (const Interval& interval : state.wanted(StateKind::master, place.unit)) {
+            const Interval part = intersect(interval, p.interval());
+            for (std::int64_t at = part.begin - p.begin; at < part.end - p.begin; at += piece_elements) {
+                const std::int64_t n = std::min(piece_elements, part.end - p.begin - at);
+                values.resize(static_cast<std::size_t>(n));
+                inputs.weights->read_float(tensor, at, n, values.data());
+                const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+                if (bad != values.end())
+                    throw InputError("{}: element {} is {}; weights must be finite", inputs.weights->describe(tensor),
+                                     at + (bad - values.begin()), *bad);
+                state.load(StateKind::master, place, at, n, values.data());
+            }
         }
     }
     state.weights_loaded();

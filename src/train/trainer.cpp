@@ -61,7 +61,7 @@ ExitCode Trainer::run() {
     JsonLine line(progress_.step > 0 ? "resume" : "start");
     record(line.add("step", progress_.step)
                .add("ranks", std::int64_t{world_.size()})
-               .add("strategy", settings_.sharding.strategy)
+               .add("strategy", describe(engine_.plan))
                .add("compute", name_of(engine_.type))
                .add("parameters", inputs_.layout->parameter_count())
                .add("steps", length_.steps)

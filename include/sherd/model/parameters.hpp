@@ -22,6 +22,7 @@ struct ParameterSpec {
 struct UnitSpec {
     std::string name;  ///< "embedding", "block 3", "head", or "outer" (tied: embedding, final norm and head in one)
     std::vector<ParameterSpec> parameters;
+    bool outer = false;  ///< around the blocks: embedding, head
 };
 
 /// Units in forward order: [embedding, block 0 .. block L-1, head], or [outer, block 0 .. block L-1] for a tied model.

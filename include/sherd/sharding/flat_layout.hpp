@@ -24,6 +24,7 @@ struct FlatUnit {
     std::int64_t begin;     ///< first element, within the whole model
     std::int64_t elements;  ///< with padding: a multiple of flat_alignment
     std::vector<FlatParameter> parameters;
+    bool outer;  ///< around the blocks (parameters.hpp)
 };
 
 /// Where a parameter is: indices into units and parameters.

@@ -1,15 +1,13 @@
 #pragma once
-/// Weights, gradients and optimizer state of this rank, and their movement between ranks.
-///
-/// In this version every rank holds a replica of everything (`no_shard`). Ownership is there all the same: each unit has an interval table
-/// over the ranks, by which gradients are summed, norms are taken without counting twice, and checkpoints are written in shares.
-#include "sherd/backend/backend.hpp"
-#include "sherd/comm/communicator.hpp"
+/// Weights, gradients and optimizer state of this rank, held and moved as the shard plan says.
 #include "sherd/model/unit_store.hpp"
-#include "sherd/sharding/flat_layout.hpp"
+#include "sherd/sharding/gradient_units.hpp"
+#include "sherd/sharding/optimizer_state.hpp"
+#include "sherd/sharding/shard_context.hpp"
+#include "sherd/sharding/weight_units.hpp"
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,21 +20,21 @@ struct StateClass {
     std::uint64_t bytes;  ///< of this rank
 };
 
-/// States that a checkpoint holds, fp32 each.
-enum class StateKind { master, exp_avg, exp_avg_sq };
-
 class TrainingState final : public UnitStore {
   public:
     enum class Purpose { training, evaluation };
 
-    /// Allocates everything. `communication` may be the stream of host-staged or device collectives. Throws DeviceError.
-    TrainingState(const FlatLayout& layout, Backend& backend, Communicator& communicator, Stream& compute, Stream& communication,
-                  DType compute_type, Purpose purpose);
+    /// Collective; allocates everything. Throws DeviceError.
+    TrainingState(const FlatLayout& layout, Backend& backend, Communicator& world, Stream& compute, Stream& communication,
+                  DType compute_type, Purpose purpose, const ShardPlan& plan, const ShardGroups& groups, const ShardOptions& options = {});
 
-    /// What a state of that kind would take, before it is made.
-    static std::vector<StateClass> classes(const FlatLayout& layout, DType compute_type, Purpose purpose);
+    /// What a rank's state takes, before it is made.
+    static std::vector<StateClass> classes(const FlatLayout& layout, DType compute_type, Purpose purpose, const ShardPlan& plan,
+                                           const ShardGroups& groups, const ShardOptions& options, int rank);
+    /// Bytes that a rank sends in an optimizer step of that many micro-steps, all and between nodes, as planned.
+    Traffic planned_traffic(std::int64_t micro_steps) const;
 
-    const FlatLayout& layout() const noexcept { return layout_; }
+    const FlatLayout& layout() const noexcept { return context_.layout; }
 
     // UnitStore
     void gather(int unit) override;
@@ -48,40 +46,39 @@ class TrainingState final : public UnitStore {
 
     /// Zeroes the gradients: before the first micro-step of an optimizer step.
     void begin_step();
-    /// From the last micro-step on, accumulate() sums over ranks.
+    /// In the last micro-step, gradients also go to the owners of the optimizer's intervals.
     void begin_micro_step(bool last);
     /// Makes the compute stream wait for all sums of gradients.
     void finish_gradients();
-    /// squares[unit] (device, fp64) = sum of squares of the interval of that unit's gradient that this rank owns.
+    /// squares[unit] (device, fp64) = sum of squares over owned(unit) of the summed gradient: over ranks, each element counts once.
     void sum_squares(double* squares);
-    /// One AdamW step on every unit; weight decay on parameters of two or more dimensions only.
+    /// One AdamW step on every unit, weight decay on parameters of two or more dimensions only; new weights travel back unit by unit.
     void update(const AdamWStep& step);
 
-    /// Interval of a unit that this rank owns.
+    /// The part of a unit's masters and moments that this rank answers for: all ranks together cover the unit once.
     Interval owned(int unit) const;
-    /// Sets elements [begin, begin + count) of a parameter from host memory; blocks. After the last one call weights_loaded().
-    void load(ParameterPlace place, std::int64_t begin, std::int64_t count, const float* values);
+    /// Intervals of a unit that this rank needs of a state, in rising order without overlap.
+    std::vector<Interval> wanted(StateKind kind, int unit) const;
+    /// Sets elements [begin, begin + count) of a parameter from host memory, as far as this rank holds them; blocks. Masters set the
+    /// weights too. After the last one call weights_loaded().
     void load(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, const float* values);
-    /// Derives the compute weights from the masters where they differ in type; blocks.
     void weights_loaded();
-    /// Reads elements of a state to host memory; blocks.
+    /// Reads elements within owned(unit) of a state to host memory; blocks.
     void read(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, float* values);
-    /// Reads elements of the summed gradient; blocks. For tests.
+    /// Reads elements of the summed gradient within owned(unit); blocks. For tests.
     void read_gradient(ParameterPlace place, std::int64_t begin, std::int64_t count, float* values);
 
   private:
-    float* flat(StateKind kind, int unit) const;
-    Tensor tensor(void* base, DType type, int unit, int parameter) const;
+    Tensor tensor(void* unit_data, DType type, int unit, int parameter) const;
+    void load_weights_part(int unit, Interval part, const float* values);
+    void copy_in(float* to, const float* values, std::int64_t count);
+    void copy_out(float* values, const float* from, std::int64_t count);
 
-    const FlatLayout& layout_;
-    Backend& backend_;
-    Communicator& communicator_;
-    Stream &compute_, &communication_;
-    DType type_;
-    std::vector<IntervalTable> owners_;  ///< by unit
-    DeviceMemory master_, exp_avg_, exp_avg_sq_, gradients_, low_weights_, staging_;
-    std::unique_ptr<Event> gradients_ready_, sums_ready_;
-    bool last_micro_step_ = false;
+    ShardContext context_;
+    WeightUnits weights_;
+    std::optional<GradientUnits> gradients_;   ///< training only
+    std::optional<OptimizerState> optimizer_;  ///< training only
+    DeviceMemory staging_;                     ///< of values to be cast
 };
 
 }  // namespace sherd

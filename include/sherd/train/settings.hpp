@@ -1,6 +1,7 @@
 #pragma once
 /// The resolved deck: one struct a section, filled from the key table (app/keys.hpp) and from nowhere else.
 #include "sherd/optim/schedule.hpp"
+#include "sherd/sharding/shard_plan.hpp"
 #include "sherd/tensor/dtype.hpp"
 
 #include <cstdint>
@@ -41,6 +42,8 @@ struct Settings {
         std::string strategy = "auto";
         std::int64_t node_size = 0;  ///< 0: auto
         std::vector<double> shares;  ///< empty: equal
+        std::optional<Placement> parameters, gradients, optimizer;  ///< a row of one's own: all three, or none
+        bool keep_gathered = false, prefetch = true;
     } sharding;
     struct Precision {
         std::optional<DType> compute;  ///< nothing: auto
