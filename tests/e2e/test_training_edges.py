@@ -134,7 +134,7 @@ class Targets(OddCase):
         for ranks in (1, 3):
             said = self.train("run", ranks, expect=4, data__tokens=self.file(drawn(10, [5, 6, 0, 4]))).stderr
             self.assertIn("doc_offsets", said)
-            self.assertRegex(said, r"\b[23]\b")
+            self.assertIn("document 2 has no token", said)
 
 
 class Numbers(OddCase):
