@@ -7,8 +7,10 @@ import signal
 import time
 import unittest
 
+import numpy as np
+
 import support
-from training_case import TrainingCase
+from training_case import STORY, TrainingCase
 
 FOREVER = {"run__steps": 100000, "batch__sequences": 4}
 
@@ -198,6 +200,30 @@ class Overflow(TrainingCase):
                 self.assertEqual((self.dir / name / "latest").readlink().name, f"step-{good:08}")
                 self.assertEqual(len(self.parameters(name)), 47)
                 self.assertTrue(re.search(rf"newest checkpoint is step-{good:08}", error[0]), error[0])
+
+    def scaled_story(self, norm, embedding=1.0):
+        """The story model with its last norm and its embedding multiplied: the logits grow by both factors."""
+        folder = shutil.copytree(STORY, self.dir / "hf", dirs_exist_ok=True, copy_function=shutil.copyfile)
+        tensors = support.read_folder(STORY)
+        for name, factor in (("model.norm.weight", norm), ("model.embed_tokens.weight", embedding)):
+            tensors[name] = ("F32", tensors[name][1] * np.float32(factor))
+        support.write_safetensors(folder / "model.safetensors", tensors)
+        return folder
+
+    def test_a_perplexity_beyond_double(self):
+        self.train("run", 2, model__weights=self.scaled_story(1e4), run__steps=1, batch__sequences=4)
+        for line in self.metrics("run", "validation"):
+            self.assertGreater(line["loss"], 709)
+            self.assertIsNone(line["perplexity"])
+
+    def test_a_loss_that_is_no_number_from_the_start(self):
+        for ranks in (1, 3):
+            name = f"run{ranks}"
+            said = self.train(name, ranks, expect=6, model__weights=self.scaled_story(1e30, 1e15), run__steps=1, batch__sequences=4).stderr
+            self.assertRegex(said, "step 1: .*loss.*not finite")
+            self.assertIn("no checkpoint was written yet", said)
+            self.assertEqual([line["loss"] for line in self.metrics(name) if "loss" in line], [None, None])
+            self.assertFalse((self.dir / name / "latest").exists())
 
 
 if __name__ == "__main__":
