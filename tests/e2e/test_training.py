@@ -59,6 +59,13 @@ class Resume(TrainingCase):
             self.assertEqual(self.metrics(other, "validation")[-1], self.metrics("once", "validation")[-1])
         self.assertTrue(self.metrics("stopped", "resume"))
 
+    def test_threads_give_the_same_bits_each_time(self):
+        for name in ("once", "twice"):
+            self.train(name, **self.curve_keys(run__stop_step=5, device__threads=2))
+            self.assert_on_curve(name, last=5)
+        self.assertEqual(self.losses("twice"), self.losses("once"))
+        self.assert_same_bits(self.state("twice"), self.state("once"))
+
     def test_resume_on_other_world_sizes(self):
         keys = self.curve_keys()
         self.train("four", 4, **keys, run__stop_step=20)
