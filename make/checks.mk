@@ -18,9 +18,9 @@ lint-format: deps-lint
 TIDIED = $(LIBRARY_SOURCES) src/app/main.cpp $(TOOL_SOURCES)
 TIDY_JOBS ?= $(shell nproc)
 # clang has no omp.h of its own without libomp; gcc's serves
-TIDY_FLAGS = -std=c++20 -march=$(MARCH) -fopenmp -idirafter $(dir $(shell $(CXX) -print-file-name=include/omp.h)) -Iinclude -Isrc \
+tidy_flags = -std=c++20 -march=$(MARCH) -fopenmp -idirafter $(dir $(shell $(CXX) -print-file-name=include/omp.h)) -Iinclude -Isrc \
   $(LIB_INCLUDES) -DSHERD_VERSION='"$(VERSION)"' -Wno-unknown-warning-option
-export TIDY_FLAGS
+lint-tidy: export TIDY_FLAGS = $(tidy_flags)
 lint-tidy: deps-lint
 	@clang-tidy --version >/dev/null
 	@echo '  TIDY $(words $(TIDIED)) files'

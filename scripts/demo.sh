@@ -6,10 +6,8 @@ cd "$(dirname "$0")/.."
 build=${SHERD_BUILD:-build}
 made=build/demo
 run=checkpoints/demo
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # containers often forbid one process to read another's memory; Open MPI then fails instead of copying
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
-if [ -t 1 ]; then export SHERD_TTY=1; fi
 
 say() { printf '\n== %s\n' "$*"; }
 show() { echo "\$ $*"; "$@"; }

@@ -1,8 +1,8 @@
 #include "options.hpp"
 
 #include "sherd/app/commands.hpp"
-#include "sherd/train/run.hpp"
 #include "sherd/runtime/error.hpp"
+#include "sherd/train/run.hpp"
 
 namespace sherd {
 

@@ -7,8 +7,8 @@
 #include "sherd/model/config.hpp"
 #include "sherd/model/parameters.hpp"
 #include "sherd/runtime/error.hpp"
-#include "sherd/train/inputs.hpp"
 #include "sherd/runtime/log.hpp"
+#include "sherd/train/inputs.hpp"
 
 #include <filesystem>
 #include <system_error>

@@ -105,7 +105,7 @@ void refuse_word(const std::string& text, const std::vector<std::string>& words,
     throw BadValue(message);
 }
 
-KeyValue only_default(std::string default_text, std::string later) {
+KeyValue only_default(const std::string& default_text, const std::string& later) {
     auto set = [=](Settings&, const std::string& text) {
         if (text != default_text)
             throw BadValue(fmt::format("not in this version, which takes only its default, {} (later: {})", default_text, later));

@@ -99,6 +99,6 @@ KeyValue choice(Field field, Choices<T> choices) {
 }
 
 /// A key whose feature this version lacks: only its default is taken. `later` says what will be allowed.
-KeyValue only_default(std::string default_text, std::string later);
+KeyValue only_default(const std::string& default_text, const std::string& later);
 
 }  // namespace sherd::values

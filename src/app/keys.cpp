@@ -9,7 +9,6 @@ namespace sherd {
 
 namespace {
 
-using values::IntegerRule;
 using values::NumberRule;
 constexpr OnResume may_change = OnResume::may_change, fixed = OnResume::fixed, by_content = OnResume::by_content;
 const NumberRule not_negative{}, positive{.open_least = true}, fraction{.most = 1}, below_one{.most = 1, .open_most = true};

@@ -2,8 +2,8 @@
 
 #include "sherd/app/commands.hpp"
 #include "sherd/app/deck.hpp"
-#include "sherd/train/run.hpp"
 #include "sherd/runtime/error.hpp"
+#include "sherd/train/run.hpp"
 
 namespace sherd {
 
@@ -18,7 +18,8 @@ int train_command(const std::vector<std::string>& arguments) {
         return static_cast<int>(ExitCode::done);
     const auto changes = [](const std::string& before, const std::string& after) {
         std::vector<KeyChange> all;
-        for (const DeckChange& c : deck_changes(before, after)) all.push_back({c.full_name, c.before, c.after, c.on_resume == OnResume::fixed});
+        for (const DeckChange& c : deck_changes(before, after))
+            all.push_back({c.full_name, c.before, c.after, c.on_resume == OnResume::fixed});
         return all;
     };
     return run_training(options.settings, {options.has("validate"), options.has("allow-changes"), changes});

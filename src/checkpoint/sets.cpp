@@ -57,6 +57,7 @@ std::vector<fs::path> list_sets(const fs::path& directory) {
             found.emplace_back(*step, entry.path());
     std::sort(found.begin(), found.end(), std::greater<>());
     std::vector<fs::path> folders;
+    folders.reserve(found.size());
     for (auto& [step, folder] : found) folders.push_back(std::move(folder));
     return folders;
 }

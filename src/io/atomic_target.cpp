@@ -54,7 +54,7 @@ void swap_folders(const fs::path& fresh, const fs::path& target) {
 }
 }  // namespace
 
-AtomicTarget::AtomicTarget(fs::path target, Kind kind) : target_(clean(target)) {
+AtomicTarget::AtomicTarget(const fs::path& target, Kind kind) : target_(clean(target)) {
     const fs::path parent = target_.parent_path();
     std::error_code error;
     if (!fs::is_directory(parent, error))

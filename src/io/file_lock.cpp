@@ -40,7 +40,7 @@ void write_holder(int fd) {
 }
 }  // namespace
 
-FileLock::FileLock(std::filesystem::path path, double seconds) {
+FileLock::FileLock(const std::filesystem::path& path, double seconds) {
     Descriptor file = open_descriptor(path, O_RDWR | O_CREAT, "open the lock file");
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     for (bool said = false;;) {

@@ -54,7 +54,7 @@ std::string read_string(hid_t type, hid_t space, const std::filesystem::path& pa
     if (H5Tis_variable_str(type) > 0) {
         char* pointer = nullptr;
         check(read(type, &pointer), path, what, "cannot read");
-        const std::string text = pointer != nullptr ? pointer : "";
+        std::string text = pointer != nullptr ? pointer : "";
         check(H5Dvlen_reclaim(type, space, H5P_DEFAULT, &pointer), path, what, "cannot free the string");
         return text;
     }

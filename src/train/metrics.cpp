@@ -63,7 +63,7 @@ JsonLine& JsonLine::add_null(std::string_view name) {
     return *this;
 }
 
-MetricsFile::MetricsFile(fs::path directory) : path_(directory / "metrics.jsonl"), aside_(directory / "metrics.set-aside.jsonl") {}
+MetricsFile::MetricsFile(const fs::path& directory) : path_(directory / "metrics.jsonl"), aside_(directory / "metrics.set-aside.jsonl") {}
 
 void MetricsFile::set_aside_after(std::int64_t step) {
     std::error_code error;

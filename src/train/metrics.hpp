@@ -26,7 +26,7 @@ class JsonLine {
 /// The file of one run. Rank 0 only.
 class MetricsFile {
   public:
-    explicit MetricsFile(std::filesystem::path directory);
+    explicit MetricsFile(const std::filesystem::path& directory);
     /// Moves lines of steps after `step` (and a torn last line) to metrics.set-aside.jsonl, so that a resumed run leaves each step once.
     void set_aside_after(std::int64_t step);
     /// Appends with a single write. Throws InputError (full disk).

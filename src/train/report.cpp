@@ -2,11 +2,13 @@
 
 #include "sherd/runtime/error.hpp"
 
+#include <cmath>
+
 namespace sherd {
 
 namespace {
 std::string duration(double seconds) {
-    const auto s = static_cast<std::int64_t>(seconds + 0.5);
+    const auto s = std::int64_t{std::llround(seconds)};
     if (s < 60) return fmt::format("{}s", s);
     if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
     return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);

@@ -50,8 +50,8 @@ void check_changes(const FoundSet& set, const Settings& settings, const TrainOpt
     for (const KeyChange& change : options.changes(set.manifest.deck, settings.text)) {
         if (change.fixed) changes.push_back(fmt::format("{}: {} -> {}", change.name, change.before, change.after));
         if (change.name == "run.steps" || change.name == "run.epochs")
-            log::notice(fmt::format("{} changed since the checkpoint, {} -> {}: the schedule of the learning rate changes with it", change.name,
-                                    change.before, change.after));
+            log::notice(fmt::format("{} changed since the checkpoint, {} -> {}: the schedule of the learning rate changes with it",
+                                    change.name, change.before, change.after));
     }
     const InputDigests &before = set.manifest.inputs, &now = inputs.digests;
     const auto compare = [&](const char* what, Digest old_digest, Digest new_digest) {

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <omp.h>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <thread>
 #include <xmmintrin.h>
 
@@ -162,6 +164,30 @@ TEST(Streams, FlushDenormalsOnEveryThread) {
     device->synchronize(*device.stream);
     EXPECT_EQ(flushing, 3);
     EXPECT_EQ(results, 3);
+}
+
+double processor_seconds() {
+    rusage usage{};
+    EXPECT_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
+    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(Streams, SleepWhileTheyHaveNothingToDo) {
+    const int threads = omp_get_num_procs();
+    if (threads < 2) GTEST_SKIP() << "one core: OpenMP has no second thread";
+    if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) GTEST_SKIP() << "decided by the environment";
+    Device device(threads);
+    const double before = processor_seconds();
+    for (int i = 0; i < 20; ++i) {
+        device->host_task(*device.stream, [] {
+#pragma omp parallel
+            std::this_thread::yield();
+        });
+        device->synchronize(*device.stream);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_LT(processor_seconds() - before, 0.06);  // spinning takes 0.15 s and more
 }
 
 TEST(Memory, IsAlignedCopiedAndZeroed) {

@@ -31,7 +31,7 @@ class AtomicTarget {
   public:
     enum class Kind { file, folder };
     /// Throws InputError if the parent does not exist or cannot be written.
-    AtomicTarget(std::filesystem::path target, Kind kind);
+    AtomicTarget(const std::filesystem::path& target, Kind kind);
     ~AtomicTarget();
     AtomicTarget(const AtomicTarget&) = delete;
     AtomicTarget& operator=(const AtomicTarget&) = delete;
@@ -47,7 +47,7 @@ class AtomicTarget {
 class FileLock {
   public:
     /// Waits up to `seconds` for the lock; throws EnvironmentError naming the holder's process if it is still held then.
-    FileLock(std::filesystem::path path, double seconds);
+    FileLock(const std::filesystem::path& path, double seconds);
     ~FileLock();
     FileLock(const FileLock&) = delete;
     FileLock& operator=(const FileLock&) = delete;

@@ -1,3 +1,4 @@
+#include "backend/cpu/idle_threads.hpp"
 #include "backend/cpu/kernels.hpp"
 #include "backend/cpu/machine.hpp"
 #include "backend/cpu/stream.hpp"
@@ -50,7 +51,9 @@ void expect_attention(const char* operation, const Tensor& q, const Tensor& k, c
 class CpuBackend final : public Backend {
   public:
     CpuBackend(int threads, StreamOrder order)
-        : threads_(std::max(1, threads)), order_(order), products_(has_avx512_bf16() ? Bf16Products::native : Bf16Products::converted) {}
+        : threads_(std::max(1, threads)), order_(order), products_(has_avx512_bf16() ? Bf16Products::native : Bf16Products::converted) {
+        let_idle_threads_sleep(threads_);
+    }
 
     std::string description() const override {
         const char* const extra = products_ == Bf16Products::native ? "avx512_bf16" : has_avx512() ? "avx512" : "avx2";

@@ -25,6 +25,13 @@ std::uint64_t read_kilobytes(const char* path, const std::string& key, std::uint
     return missing;
 }
 
+/// Whether oneDNN uses that instruction set here: the CPU has it and DNNL_MAX_CPU_ISA does not forbid it.
+bool products_may_use(dnnl::cpu_isa isa) noexcept {
+    // the values of cpu_isa are sets of bits: a newer set contains the older ones
+    const auto wanted = static_cast<unsigned>(isa);
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+}
+
 }  // namespace
 
 std::string cpu_name() {
@@ -39,14 +46,13 @@ std::string cpu_name() {
 
 bool has_avx512() noexcept {
     static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
+                            products_may_use(dnnl::cpu_isa::avx512_core);
     return has;
 }
 
-bool has_avx512_bf16() {
-    // the values of cpu_isa are sets of bits: a newer set contains the older ones
-    constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+bool has_avx512_bf16() noexcept {
+    return products_may_use(dnnl::cpu_isa::avx512_core_bf16);
 }
 
 std::uint64_t available_memory() {

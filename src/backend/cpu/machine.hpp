@@ -8,10 +8,10 @@ namespace sherd::cpu {
 
 /// "AMD EPYC 9654", or "unknown CPU".
 std::string cpu_name();
-/// Whether loops may run as AVX-512 (F, BW, VL, DQ, CD).
+/// Whether loops may run as AVX-512 (F, BW, VL, DQ, CD). DNNL_MAX_CPU_ISA=AVX2 forbids it to them and to oneDNN.
 bool has_avx512() noexcept;
 /// Whether oneDNN multiplies bf16 in hardware here (avx512_bf16 or more), DNNL_MAX_CPU_ISA respected.
-bool has_avx512_bf16();
+bool has_avx512_bf16() noexcept;
 /// MemAvailable of /proc/meminfo in bytes; the highest number where it cannot be read.
 std::uint64_t available_memory();
 /// Peak resident memory of this process in bytes (VmHWM).

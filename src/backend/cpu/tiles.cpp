@@ -6,34 +6,35 @@ namespace sherd::cpu {
 
 namespace {
 
-/// 16 floats at any address of floats: one AVX-512 register, or two of AVX2.
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+// One register of floats, at any address of floats. Vectors wider than a register would be spilled at every step. Members of a struct,
+// because a vector type loses its alignment as an argument of a template.
+struct Avx512 {
+    typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+};
+struct Avx2 {
+    typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
+};
 
-SHERD_INLINE inline const Vector& vector_at(const float* p) {
-    return *reinterpret_cast<const Vector*>(p);
-}
-SHERD_INLINE inline Vector& vector_at(float* p) {
-    return *reinterpret_cast<Vector*>(p);
-}
-
-/// A block of M rows and V vectors of columns, its sums in registers throughout.
-template <int M, int V>
+/// A block of M rows and N vectors of columns, its sums in registers throughout.
+template <class Isa, int M, int N>
 SHERD_INLINE inline void block(std::int64_t k, Left left, const float* right, std::int64_t right_stride, float* to, std::int64_t to_stride,
                                bool accumulate) {
-    Vector sums[M][V];
+    using Vector = typename Isa::Vector;
+    constexpr std::int64_t width = sizeof(Vector) / sizeof(float);
+    Vector sums[M][N];
     for (int i = 0; i < M; ++i) {
-        for (int v = 0; v < V; ++v) sums[i][v] = accumulate ? vector_at(to + i * to_stride + v * lanes) : Vector{};
+        for (int v = 0; v < N; ++v) sums[i][v] = accumulate ? *reinterpret_cast<const Vector*>(to + i * to_stride + v * width) : Vector{};
     }
     for (std::int64_t p = 0; p < k; ++p) {
-        Vector columns[V];
-        for (int v = 0; v < V; ++v) columns[v] = vector_at(right + p * right_stride + v * lanes);
+        Vector columns[N];
+        for (int v = 0; v < N; ++v) columns[v] = *reinterpret_cast<const Vector*>(right + p * right_stride + v * width);
         for (int i = 0; i < M; ++i) {
             const float factor = left.data[i * left.row + p * left.column];
-            for (int v = 0; v < V; ++v) sums[i][v] += factor * columns[v];
+            for (int v = 0; v < N; ++v) sums[i][v] += factor * columns[v];
         }
     }
     for (int i = 0; i < M; ++i) {
-        for (int v = 0; v < V; ++v) vector_at(to + i * to_stride + v * lanes) = sums[i][v];
+        for (int v = 0; v < N; ++v) *reinterpret_cast<Vector*>(to + i * to_stride + v * width) = sums[i][v];
     }
 }
 
@@ -42,29 +43,28 @@ struct Sizes {
     bool accumulate;
 };
 
-/// All rows of V vectors of columns, M rows at a time.
-template <int M, int V>
+/// All rows of N vectors of columns, M rows at a time.
+template <class Isa, int M, int N>
 SHERD_INLINE inline void panel(const Sizes& s, Left left, const float* right, float* to) {
+    const auto rows = [&]<int count>(std::int64_t i) SHERD_INLINE {
+        block<Isa, count, N>(s.k, {left.data + i * left.row, left.row, left.column}, right, s.right_stride, to + i * s.to_stride,
+                             s.to_stride, s.accumulate);
+    };
     std::int64_t i = 0;
-    for (; i + M <= s.m; i += M) {
-        block<M, V>(s.k, {left.data + i * left.row, left.row, left.column}, right, s.right_stride, to + i * s.to_stride, s.to_stride,
-                    s.accumulate);
-    }
-    for (; i < s.m; ++i) {
-        block<1, V>(s.k, {left.data + i * left.row, left.row, left.column}, right, s.right_stride, to + i * s.to_stride, s.to_stride,
-                    s.accumulate);
-    }
+    for (; i + M <= s.m; i += M) rows.template operator()<M>(i);
+    for (; i < s.m; ++i) rows.template operator()<1>(i);
 }
 
 SHERD_AVX512 void multiply_avx512(const Sizes& s, std::int64_t n, Left left, const float* right, float* to) {
     std::int64_t j = 0;  // 4 x 4 sums, 4 columns and a factor: 21 of 32 registers
-    for (; j + 4 * lanes <= n; j += 4 * lanes) panel<4, 4>(s, left, right + j, to + j);
-    for (; j + 2 * lanes <= n; j += 2 * lanes) panel<8, 2>(s, left, right + j, to + j);
-    for (; j < n; j += lanes) panel<8, 1>(s, left, right + j, to + j);
+    for (; j + 4 * lanes <= n; j += 4 * lanes) panel<Avx512, 4, 4>(s, left, right + j, to + j);
+    for (; j + 2 * lanes <= n; j += 2 * lanes) panel<Avx512, 8, 2>(s, left, right + j, to + j);
+    for (; j < n; j += lanes) panel<Avx512, 8, 1>(s, left, right + j, to + j);
 }
 
 void multiply_baseline(const Sizes& s, std::int64_t n, Left left, const float* right, float* to) {
-    for (std::int64_t j = 0; j < n; j += lanes) panel<4, 1>(s, left, right + j, to + j);  // 8 sums, 2 columns, a factor of 16 registers
+    // 4 x 2 sums, 2 columns, a factor: 11 of AVX2's 16 registers
+    for (std::int64_t j = 0; j < n; j += lanes) panel<Avx2, 4, 2>(s, left, right + j, to + j);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace sherd::cpu {
 
 /// Queries and keys of a tile.
 inline constexpr std::int64_t tile = 64;
-/// Floats of a 512-bit register; the columns of a product are a multiple of it.
+/// Floats of a 512-bit register, or of two of AVX2; the columns of a product are a multiple of it.
 inline constexpr std::int64_t lanes = 16;
 
 constexpr std::int64_t round_up_to_lanes(std::int64_t n) {
