@@ -74,8 +74,6 @@ class Runner:
     def environment(self, group):
         env = dict(os.environ, SHERD_TESTS=self.mode, SHERD_BUILD=str(BUILD), PYTHONDONTWRITEBYTECODE="1")
         env.setdefault("OMP_NUM_THREADS", str(group.threads))
-        # two groups share the cores: threads of one that spin while they wait would keep the other's from working
-        env.setdefault("OMP_WAIT_POLICY", "passive")
         # containers often forbid one process to read another's memory; Open MPI then fails instead of copying
         env.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
         return env
