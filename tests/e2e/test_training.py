@@ -17,7 +17,8 @@ class Curve(TrainingCase):
 
     def test_forty_steps_at_every_world_size(self):
         sizes = self.micro_batches()
-        chosen = [(1, "longest document"), (1, "whole step"), (2, "512 tokens"), (3, "longest document"), (4, "whole step"), (5, "512 tokens")]
+        chosen = [(1, "longest document"), (1, "whole step"), (2, "512 tokens"), (3, "longest document"), (4, "whole step"),
+                  (5, "512 tokens")]
         for ranks, micro in [(r, m) for r in range(1, 6) for m in sizes] if FULL else chosen:
             with self.subTest(ranks=ranks, micro=micro):
                 name = f"{ranks} {micro}"
@@ -156,8 +157,9 @@ class WhatARunLeaves(TrainingCase):
         export = self.shared / "for eval"
         support.run("export", "--from", self.shared / "run", "--to", export)
         before, after = CURVE["validation_before"], CURVE["validation_after"]
-        models = ((self.weights, before, 0), (STORY, before, 0), (self.shared / "run" / "latest", after, 40), (self.shared / "run", after, 40),
-                  (self.shared / "run" / "step-00000040" / "manifest.h5", after, 40), (export, after, 0))
+        run = self.shared / "run"
+        models = ((self.weights, before, 0), (STORY, before, 0), (export, after, 0), (run, after, 40), (run / "latest", after, 40),
+                  (run / "step-00000040" / "manifest.h5", after, 40))
         found = {}
         for model, loss, step in models:
             for ranks in (None, 3):

@@ -1,4 +1,7 @@
-"""Odd documents and odd numbers of them; which documents a step takes; models with odd heads. Expected values by closed form or numpy float64."""
+"""Odd documents and odd numbers of them; which documents a step takes; models with odd heads.
+
+Expected values are closed forms or come from numpy in float64 (decoder_reference.py).
+"""
 import json
 import unittest
 
@@ -92,7 +95,8 @@ class Targets(OddCase):
         tokens = self.file(documents, masks=masks)
         for ranks in (1, 3):
             name = f"run{ranks}"
-            keys = {"batch__sequences": 32, "data__tokens": tokens, "run__steps": 3, "checkpoint__every": 1, "checkpoint__keep": 9, **STEADY}
+            keys = {"batch__sequences": 32, "data__tokens": tokens, "run__steps": 3, "checkpoint__every": 1, "checkpoint__keep": 9,
+                    **STEADY}
             done = self.train(name, ranks, **keys)
             steps = self.metrics(name, "step")
             self.assertEqual([(line["targets"] > 0, line["loss"] is None, line["grad_norm"] is None) for line in steps],
@@ -245,8 +249,8 @@ class OddHeads(OddCase):
         for i in range(2):
             p = f"model.layers.{i}."
             shapes |= {p + "input_layernorm.weight": (28,), p + "post_attention_layernorm.weight": (28,),
-                       p + "self_attn.q_proj.weight": (24, 28), p + "self_attn.k_proj.weight": (8, 28), p + "self_attn.v_proj.weight": (8, 28),
-                       p + "self_attn.o_proj.weight": (28, 24), p + "mlp.gate_proj.weight": (40, 28), p + "mlp.up_proj.weight": (40, 28),
+                       p + "self_attn.q_proj.weight": (24, 28), p + "self_attn.k_proj.weight": (8, 28),
+                       p + "self_attn.v_proj.weight": (8, 28), p + "self_attn.o_proj.weight": (28, 24), p + "mlp.gate_proj.weight": (40, 28), p + "mlp.up_proj.weight": (40, 28),
                        p + "mlp.down_proj.weight": (28, 40)}
         if not tied:
             shapes["lm_head.weight"] = (61, 28)
@@ -294,8 +298,9 @@ class OddHeads(OddCase):
 
     def test_contradictions(self):
         folder, config, _ = self.model(False)
-        cases = [({"num_attention_heads": 0}, ("num_attention_heads", "0")), ({"num_attention_heads": 4, "num_key_value_heads": 3}, ("4", "3")),
-                 ({"head_dim": 7}, ("head_dim", "7")), ({"head_dim": None}, ("28", "3")), ({"num_key_value_heads": 0}, ("num_key_value_heads",)),
+        cases = [({"num_attention_heads": 0}, ("num_attention_heads", "0")), ({"num_key_value_heads": 0}, ("num_key_value_heads", "0")),
+                 ({"num_attention_heads": 4, "num_key_value_heads": 3}, ("num_attention_heads = 4", "num_key_value_heads = 3")),
+                 ({"head_dim": 7}, ("head_dim = 7", "odd")), ({"head_dim": None}, ("hidden_size = 28", "num_attention_heads = 3")),
                  ({"head_dim": 10}, ("q_proj", "30"))]
         for change, words in cases:
             with self.subTest(change):
