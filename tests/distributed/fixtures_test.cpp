@@ -1,4 +1,4 @@
-/// The decoder on several ranks against float64 PyTorch: logits, token losses, gradients and three AdamW steps of tests/fixtures/llama2.
+/// Decoders on several ranks against float64 PyTorch: logits, token losses, gradients and three AdamW steps of tests/fixtures.
 #include "train/batch.hpp"
 #include "world.hpp"
 
@@ -25,14 +25,17 @@
 namespace sherd::tests {
 namespace {
 
-const std::string folder = "tests/fixtures/llama2/";
 using Floats = std::vector<float>;
 
 /// What PyTorch computed; make.py beside the fixture's source documents the tensors.
 class Reference {
   public:
-    Reference()
-        : file_(folder + "reference.safetensors"), json_(io::parse_json(io::read_text(folder + "reference.json"), "reference.json")) {}
+    explicit Reference(const std::string& fixture)
+        : folder_("tests/fixtures/" + fixture + "/"),
+          file_(folder_ + "reference.safetensors"),
+          json_(io::parse_json(io::read_text(folder_ + "reference.json"), "reference.json")) {}
+
+    std::string model() const { return folder_ + "hf"; }
 
     template <class T = float>
     std::vector<T> read(const std::string& name) const {
@@ -70,30 +73,44 @@ class Reference {
     }
 
   private:
+    std::string folder_;
     io::SafetensorsFile file_;
     nlohmann::json json_;
 };
 
 enum class Batches { whole, one_document_each };
 
+struct Case {
+    std::string fixture, strategy;
+    std::int64_t node_size;  ///< 0: all ranks are one node
+    Batches batches;
+};
+
 /// Everything of one rank: model, device, state, and its part of the fixture's documents.
 class Rank {
   public:
-    Rank(Batches batches, StreamOrder order)
-        : backend_(make_cpu_backend(1, order)),
+    Rank(const Case& tested, StreamOrder order)
+        : reference_(tested.fixture),
+          backend_(make_cpu_backend(1, order)),
           world_(session().world(*backend_)),
           compute_(backend_->make_stream("compute")),
           communication_(backend_->make_stream("communication")) {
-        model_.weights = open_weights(folder + "hf");
+        model_.weights = open_weights(reference_.model());
         model_.config = parse_model_config(model_.weights->config(), "config.json");
         model_.layout = std::make_unique<FlatLayout>(parameter_units(model_.config));
-        deal_out(batches);
-        std::int64_t rows = 1;
-        for (const HostBatch& b : batches_) rows = std::max(rows, b.tokens);
+        deal_out(tested.batches);
+        std::int64_t rows = 1, longest = 1;
+        for (const HostBatch& b : batches_) {
+            rows = std::max(rows, b.tokens);
+            longest = std::max(longest, b.longest);
+        }
+        const ShardPlan plan = plan_named(tested.strategy);
+        const std::int64_t node_size = tested.node_size > 0 ? tested.node_size : world_->size();
+        const ShardGroups groups = make_groups(std::vector<int>(static_cast<std::size_t>(world_->size()), 0), node_size, {}, plan);
         state_ = std::make_unique<TrainingState>(*model_.layout, *backend_, *world_, *compute_, *communication_, DType::f32,
-                                                 TrainingState::Purpose::training);
+                                                 TrainingState::Purpose::training, plan, groups);
         buffers_ = std::make_unique<BatchBuffers>(*backend_, rows);
-        decoder_ = std::make_unique<Decoder>(model_.config, *backend_, *compute_, *state_, DType::f32, DecoderLimits{rows, 30, true});
+        decoder_ = std::make_unique<Decoder>(model_.config, *backend_, *compute_, *state_, DType::f32, DecoderLimits{rows, longest, true});
         sums_ = DeviceMemory(*backend_, sizeof(double) * static_cast<std::size_t>(1 + model_.layout->unit_count()), "sums");
         load_weights(model_, *state_);
     }
@@ -142,21 +159,36 @@ class Rank {
     const std::vector<HostBatch>& batches() const { return batches_; }
     const std::vector<std::vector<std::size_t>>& documents() const { return documents_; }
 
+    /// The whole of a state or gradient, put together from its owners; collective.
     Floats values(StateKind kind, ParameterPlace place) {
-        Floats all(static_cast<std::size_t>(model_.layout->at(place).elements));
-        state_->read(kind, place, 0, static_cast<std::int64_t>(all.size()), all.data());
-        return all;
+        return whole(place, [&](std::int64_t begin, std::int64_t count, float* out) { state_->read(kind, place, begin, count, out); });
     }
     Floats gradient(ParameterPlace place) {
-        Floats all(static_cast<std::size_t>(model_.layout->at(place).elements));
-        state_->read_gradient(place, 0, static_cast<std::int64_t>(all.size()), all.data());
-        return all;
+        return whole(place, [&](std::int64_t begin, std::int64_t count, float* out) { state_->read_gradient(place, begin, count, out); });
     }
 
   private:
+    template <class Read>
+    Floats whole(ParameterPlace place, Read read) {
+        const FlatParameter& p = model_.layout->at(place);
+        const Interval mine = intersect(p.interval(), state_->owned(place.unit));
+        Floats part(static_cast<std::size_t>(mine.size()));
+        if (!mine.empty()) read(mine.begin - p.begin, mine.size(), part.data());
+        const std::int64_t begin = mine.begin - p.begin;
+        std::string bytes(reinterpret_cast<const char*>(&begin), sizeof begin);
+        bytes.append(reinterpret_cast<const char*>(part.data()), part.size() * sizeof(float));
+        Floats all(static_cast<std::size_t>(p.elements), NAN);
+        for (const std::string& piece : world_->exchange(bytes)) {
+            std::int64_t at = 0;
+            std::memcpy(&at, piece.data(), sizeof at);
+            if (piece.size() > sizeof at) std::memcpy(all.data() + at, piece.data() + sizeof at, piece.size() - sizeof at);
+        }
+        return all;
+    }
+
     /// Documents in turn to the ranks; equally many micro-batches everywhere, surplus ones empty.
     void deal_out(Batches batches) {
-        const std::vector<Document> all = Reference().documents();
+        const std::vector<Document> all = reference_.documents();
         const auto rank = static_cast<std::size_t>(world_->rank()), ranks = static_cast<std::size_t>(world_->size());
         std::vector<std::size_t> mine;
         for (std::size_t i = 0; i < all.size(); ++i) {
@@ -177,6 +209,7 @@ class Rank {
     }
 
     // destroyed from the last to the first: what runs on a stream before the stream, everything before the backend
+    Reference reference_;
     Inputs model_;
     std::unique_ptr<Backend> backend_;
     std::unique_ptr<Communicator> world_;
@@ -209,12 +242,12 @@ double largest_difference(const Floats& found, const Floats& expected) {
     return found.size() == expected.size() ? largest_difference(found.data(), expected.data(), found.size()) : HUGE_VAL;
 }
 
-class Llama2 : public ::testing::TestWithParam<Batches> {
+class Fixtures : public ::testing::TestWithParam<Case> {
   protected:
-    const Reference reference_;
+    const Reference reference_{GetParam().fixture};
 };
 
-TEST_P(Llama2, logits_and_token_losses) {
+TEST_P(Fixtures, logits_and_token_losses) {
     Rank rank(GetParam(), StreamOrder::as_enqueued);
     const Floats logits = reference_.read("logits"), losses = reference_.read("token_loss");
     const auto offsets = reference_.read<std::int64_t>("doc_offsets");
@@ -238,7 +271,7 @@ TEST_P(Llama2, logits_and_token_losses) {
     }
 }
 
-TEST_P(Llama2, gradients) {
+TEST_P(Fixtures, gradients) {
     Rank rank(GetParam(), StreamOrder::as_enqueued);
     rank.step(reference_.optimizer(), 1);
     for (const ParameterPlace place : rank.model().layout->places()) {
@@ -248,7 +281,7 @@ TEST_P(Llama2, gradients) {
     }
 }
 
-TEST_P(Llama2, three_steps_of_adamw) {
+TEST_P(Fixtures, three_steps_of_adamw) {
     Rank rank(GetParam(), StreamOrder::as_enqueued);
     for (std::size_t s = 0; s < 3; ++s) {
         const auto [loss, norm] = rank.step(reference_.optimizer(), static_cast<std::int64_t>(s + 1));
@@ -264,7 +297,7 @@ TEST_P(Llama2, three_steps_of_adamw) {
 }
 
 // Operations that only happen to run in the right order do so no longer when each of them is late by a time of its own.
-TEST_P(Llama2, late_streams_change_no_bit) {
+TEST_P(Fixtures, late_streams_change_no_bit) {
     Rank prompt(GetParam(), StreamOrder::as_enqueued), late(GetParam(), StreamOrder::delayed);
     for (std::int64_t t = 1; t <= 3; ++t) {
         const auto a = prompt.step(reference_.optimizer(), t), b = late.step(reference_.optimizer(), t);
@@ -278,8 +311,20 @@ TEST_P(Llama2, late_streams_change_no_bit) {
         }
 }
 
-INSTANTIATE_TEST_SUITE_P(MicroBatches, Llama2, ::testing::Values(Batches::whole, Batches::one_document_each),
-                         [](const auto& tested) { return tested.param == Batches::whole ? "whole" : "one_document_each"; });
+std::vector<Case> cases() {
+    std::vector<Case> all;
+    for (const char* fixture : {"llama2"})
+        for (const auto& [strategy, node_size] :
+             {std::pair<const char*, std::int64_t>{"no_shard", 0}, {"full_shard", 0}, {"hierarchical_shard", 2}})
+            for (const Batches batches : {Batches::whole, Batches::one_document_each})
+                all.push_back({fixture, strategy, node_size, batches});
+    return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Fixtures, ::testing::ValuesIn(cases()), [](const auto& tested) {
+    return fmt::format("{}_{}_{}", tested.param.fixture, tested.param.strategy,
+                       tested.param.batches == Batches::whole ? "whole" : "one_document_each");
+});
 
 }  // namespace
 }  // namespace sherd::tests
