@@ -61,7 +61,7 @@ TEST(ModelConfig, takes_every_key) {
     EXPECT_EQ(c.kv_width(), 24);
     EXPECT_EQ(c.max_positions, 64);
     EXPECT_EQ(c.norm_epsilon, 1e-5);
-    EXPECT_EQ(c.rope_theta, 10000.0);
+    EXPECT_EQ(c.rope.theta, 10000.0);
     EXPECT_FALSE(c.tied);
     EXPECT_TRUE(c.assumed.empty());
     EXPECT_TRUE(parse(with({{"tie_word_embeddings", true}})).tied);
@@ -99,16 +99,16 @@ TEST(ModelConfig, needed_keys) {
 TEST(ModelConfig, defaults_are_those_of_transformers_and_are_told) {
     const ModelConfig c = parse(with({{"rms_norm_eps", nullptr}, {"rope_theta", nullptr}, {"max_position_embeddings", nullptr}}));
     EXPECT_EQ(c.norm_epsilon, 1e-6);
-    EXPECT_EQ(c.rope_theta, 10000.0);
+    EXPECT_EQ(c.rope.theta, 10000.0);
     EXPECT_EQ(c.max_positions, 2048);
     EXPECT_EQ(c.assumed, (std::vector<std::string>{"max_position_embeddings = 2048", "rms_norm_eps = 1e-06", "rope_theta = 10000"}));
 }
 
 TEST(ModelConfig, both_spellings_of_the_rotary_embedding) {
     const json parameters = {{"rope_theta", 500.0}, {"rope_type", "default"}};
-    EXPECT_EQ(parse(with({{"rope_theta", nullptr}, {"rope_parameters", parameters}})).rope_theta, 500.0);
-    EXPECT_EQ(parse(with({{"rope_theta", 500.0}, {"rope_parameters", parameters}})).rope_theta, 500.0);
-    EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope_theta, 10000.0);
+    EXPECT_EQ(parse(with({{"rope_theta", nullptr}, {"rope_parameters", parameters}})).rope.theta, 500.0);
+    EXPECT_EQ(parse(with({{"rope_theta", 500.0}, {"rope_parameters", parameters}})).rope.theta, 500.0);
+    EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope.theta, 10000.0);
     expect_refused({{"rope_parameters", parameters}}, {"rope_theta", "500", "10000"});
     expect_refused({{"rope_theta", 0}}, {"rope_theta", "0"});
     expect_refused({{"rope_theta", "big"}}, {"rope_theta", "big"});
