@@ -113,19 +113,27 @@ TEST(ModelConfig, both_spellings_of_the_rotary_embedding) {
     expect_refused({{"rope_theta", 0}}, {"rope_theta", "0"});
     expect_refused({{"rope_theta", "big"}}, {"rope_theta", "big"});
     expect_refused({{"rope_parameters", 7}}, {"rope_parameters", "7"});
-    for (const char* type : {"llama3", "linear", "dynamic", "yarn", "longrope"})
+    for (const char* type : {"dynamic", "longrope", "mrope"})
         for (const char* spelling : {"rope_type", "type"})
             for (const char* key : {"rope_scaling", "rope_parameters"})
-                expect_refused({{key, {{spelling, type}, {"factor", 2.0}}}}, {key, spelling, type});
+                expect_refused({{key, {{spelling, type}, {"factor", 2.0}}}}, {"rope_type", type, "llama3, yarn"});
+    expect_refused({{"rope_scaling", {{"type", "linear"}}}}, {"linear", "factor"});
+    expect_refused({{"rope_scaling", {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 2.0}}}}, {"rope_type", "linear", "yarn"});
+    EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}})).rope.factor, 2.0);
 }
 
 TEST(ModelConfig, what_would_change_the_mathematics_is_refused) {
-    expect_refused({{"architectures", {"MistralForCausalLM"}}}, {"MistralForCausalLM", "LlamaForCausalLM"});
+    expect_refused({{"architectures", {"GemmaForCausalLM"}}}, {"GemmaForCausalLM", "LlamaForCausalLM"});
+    expect_refused({{"architectures", {"MistralForCausalLM"}}}, {"MistralForCausalLM", "model_type 'llama'", "disagree"});
     expect_refused({{"architectures", json::array()}}, {"architectures"});
     expect_refused({{"model_type", "gemma"}}, {"model_type", "gemma"});
     expect_refused({{"hidden_act", "gelu"}}, {"hidden_act", "gelu"});
-    expect_refused({{"attention_bias", true}}, {"attention_bias"});
-    expect_refused({{"mlp_bias", true}}, {"mlp_bias"});
+    const json mistral = {{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}};
+    for (const char* key : {"attention_bias", "mlp_bias"}) {
+        json config = mistral;
+        config[key] = true;
+        expect_refused(config, {key, "Mistral"});
+    }
     expect_refused({{"attention_dropout", 0.1}}, {"attention_dropout", "0.1"});
     expect_refused({{"num_local_experts", 8}}, {"num_local_experts"});
     expect_refused({{"quantization_config", {{"bits", 4}}}}, {"quantization_config", "dequantized"});
