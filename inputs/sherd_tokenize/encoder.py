@@ -1,6 +1,5 @@
 """Documents to ids and masks, a chunk at a time; the same chunk gives the same ids in any process."""
 import unicodedata
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,7 +47,7 @@ class Job:
 
     def __init__(self, text, spans, framed, parse):
         self.text, self.spans, self.framed, self.parse = text, spans, framed, parse
-        self.ids, self.offsets, self.runs = None, None, None
+        self.ids, self.places, self.runs = None, None, None
 
 
 class Encoder:
@@ -91,7 +90,7 @@ class Encoder:
         job = Job(layout.text, layout.targets if self.settings.completions else None, False, True)
         contents = [message["content"] for message in document.messages]
         if not all([self.control(content, done) for content in contents]):
-            job.ids, job.offsets = self.around_plain(layout)
+            job.ids, job.places = self.around_plain(layout)
         return job
 
     def control(self, text, done):
@@ -105,7 +104,7 @@ class Encoder:
         return False
 
     def around_plain(self, layout):
-        """(ids, offsets) of a conversation in which somebody wrote a control token: the template's are tokens, theirs are characters.
+        """(ids, places) of a conversation in which somebody wrote a control token: the template's are tokens, theirs are characters.
         The text is encoded in pieces; that this is right for the tokenizer is seen by doing the same with all of them as tokens."""
         model, text = self.model, layout.text
         everything = list(model.control.finditer(text))
@@ -117,7 +116,7 @@ class Encoder:
         ids, offsets = self.pieces(text, ours, model.plain)
         if sum(token in model.special_ids for token in ids) != len(ours):
             raise Refused("a control token in a text", "which this tokenizer cannot take as plain characters")
-        return ids, offsets
+        return ids, Places(offsets)
 
     def pieces(self, text, tokens, tokenizer):
         ids, offsets, at = [], [], 0
@@ -141,7 +140,7 @@ class Encoder:
                 encode = tokenizer.encode_batch if located else getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
                 for job, encoding in zip(some, encode([job.text for job in some], add_special_tokens=False)):
                     job.ids = encoding.ids
-                    job.offsets = encoding.offsets if located else None
+                    job.places = encoding if located else None
 
     def marked(self, place, job, done):
         """Finds a document's targets among its ids, and adds what stands around a text. False where it is refused."""
@@ -149,7 +148,7 @@ class Encoder:
             if not job.parse and any(token in self.model.special_ids for token in job.ids):
                 raise Refused("a control token in a text", "which this tokenizer cannot take as plain characters")
             if job.spans is not None:
-                job.runs = [run(job.text, job.offsets, begin, end) for begin, end in job.spans]
+                job.runs = [run(job, begin, end) for begin, end in job.spans]
         except Refused as error:
             done.refused.append((place, error.reason, error.detail))
             return False
@@ -197,15 +196,38 @@ class Encoder:
         done.mask = np.concatenate(masks) if masks else None
 
 
-def run(text, offsets, begin, end):
-    """The tokens [first, last) that make the characters [begin, end); offsets never fall. Raises Refused where a token lies across an end."""
-    first, last = bisect_left(offsets, (begin, -1)), bisect_left(offsets, (end, -1))
-    for token, place in ((first, begin), (last, end)):
-        if token and offsets[token - 1][1] > place:
-            across = text[offsets[token - 1][0]:offsets[token - 1][1]]
-            raise Refused("no exact mask", f"one token, {excerpt(across)}, is partly prompt and partly answer; white space at the end of a prompt "
-                                           "belongs to the beginning of the answer")
-    return first, last
+class Places:
+    """Offsets of tokens that are already a list, with the two questions that an Encoding answers without making one."""
+
+    def __init__(self, offsets):
+        self.offsets = offsets
+
+    def char_to_token(self, place):
+        return next((token for token, (begin, end) in enumerate(self.offsets) if begin <= place < end), None)
+
+    def token_to_chars(self, token):
+        return self.offsets[token]
+
+
+def run(job, begin, end):
+    """The tokens [first, last) that make the characters [begin, end) of a document. Raises Refused where one lies across an end."""
+    return border(job, begin), border(job, end)
+
+
+def border(job, place):
+    """The first token that stands for characters from `place` on."""
+    if place >= len(job.text):
+        return len(job.ids)
+    token = job.places.char_to_token(place)
+    if token is None:
+        raise Refused("no exact mask", f"the tokenizer drops {excerpt(job.text[place])}, where the mask should change")
+    first, last = job.places.token_to_chars(token)
+    if first < place:
+        raise Refused("no exact mask", f"one token, {excerpt(job.text[first:last])}, is partly prompt and partly answer; white space at the end "
+                                       "of a prompt belongs to the beginning of the answer")
+    while token and job.places.token_to_chars(token - 1) == (place, place):  # stands for no character: a prefix that the tokenizer adds
+        token -= 1
+    return token
 
 
 def bones(text):
