@@ -54,6 +54,8 @@ class ChatTemplate:
             self.compiled = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise Stop(DATA, f"the chat template, line {error.lineno}: {error.message}") from None
+        # a plain dict in place of jinja's chain of them: every rendering walks through it
+        self.compiled.globals = dict(self.compiled.globals)
         self.turn_end, self.rest = "", ""
         self.probe()
 

@@ -39,7 +39,9 @@ def load_tokenizers():
     """The library, from the venv that `make test` makes: of the same Python as this one, behind its own modules."""
     if not (support.BUILD / "venv" / "tokenize.stamp").exists():
         raise unittest.SkipTest(f"{VENV} is not there: PyPI could not be reached, or `make {VENV}.stamp` was not called")
-    sys.path.append(str(next(VENV.glob("lib/python*/site-packages"))))
+    packages = str(next(VENV.glob("lib/python*/site-packages")))
+    if packages not in sys.path:
+        sys.path.append(packages)
     import tokenizers
     return tokenizers
 
