@@ -9,6 +9,7 @@ import numpy as np
 from . import records
 from .errors import DATA, Refused, Stop, excerpt
 from .model import Model
+from .places import ByBytes, ByOffsets, Listed, usable
 from .template import ChatTemplate
 
 
@@ -119,7 +120,7 @@ class Encoder:
         ids, offsets = self.pieces(text, ours, model.plain)
         if sum(token in model.special_ids for token in ids) != len(ours):
             raise Refused("a control token in a text", "which this tokenizer cannot take as plain characters")
-        return ids, Places(offsets)
+        return ids, ByOffsets(text, len(ids), Listed(offsets))
 
     def pieces(self, text, tokens, tokenizer):
         ids, offsets, at = [], [], 0
@@ -135,15 +136,19 @@ class Encoder:
         return ids, offsets
 
     def encode_texts(self, jobs):
+        """Ids of all jobs that have none yet, and places where a mask asks for them. The tokenizer's fast call reports none."""
+        model = self.model
         for parse in (False, True):
-            tokenizer = self.model.parsing if parse else self.model.plain
-            for located in (False, True):
-                some = [job for job in jobs if job.ids is None and job.parse == parse and (job.spans is not None) == located]
-                # places in the text cost time; the fast call leaves them out
-                encode = tokenizer.encode_batch if located else getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
-                for job, encoding in zip(some, encode([job.text for job in some], add_special_tokens=False)):
-                    job.ids = encoding.ids
-                    job.places = encoding if located else None
+            tokenizer = model.parsing if parse else model.plain
+            some = [job for job in jobs if job.ids is None and job.parse == parse]
+            fast = [job for job in some if job.spans is None or (model.byte_lengths is not None and usable(job.text, model.normal))]
+            for job, encoding in zip(fast, getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)([job.text for job in fast])):
+                job.ids = encoding.ids
+                job.places = ByBytes(job.text, job.ids, model.byte_lengths) if job.spans is not None else None
+            located = [job for job in some if job.ids is None or (job.places and not job.places.whole())]
+            for job, encoding in zip(located, tokenizer.encode_batch([job.text for job in located])):
+                job.ids = encoding.ids
+                job.places = ByOffsets(job.text, len(job.ids), encoding)
 
     def marked(self, place, job, done):
         """Finds a document's targets among its ids, and adds what stands around a text. False where it is refused."""
@@ -151,7 +156,7 @@ class Encoder:
             if not job.parse and any(token in self.model.special_ids for token in job.ids):
                 raise Refused("a control token in a text", "which this tokenizer cannot take as plain characters")
             if job.spans is not None:
-                job.runs = [run(job, begin, end) for begin, end in job.spans]
+                job.runs = [(job.places.border(begin), job.places.border(end)) for begin, end in job.spans]
         except Refused as error:
             done.refused.append((place, error.reason, error.detail))
             return False
@@ -197,40 +202,6 @@ class Encoder:
         done.tokens = np.frombuffer(tokens, self.dtype) if tokens else np.zeros(0, self.dtype)
         done.lengths = np.array(lengths, np.uint32)
         done.mask = np.concatenate(masks) if masks else None
-
-
-class Places:
-    """Offsets of tokens that are already a list, with the two questions that an Encoding answers without making one."""
-
-    def __init__(self, offsets):
-        self.offsets = offsets
-
-    def char_to_token(self, place):
-        return next((token for token, (begin, end) in enumerate(self.offsets) if begin <= place < end), None)
-
-    def token_to_chars(self, token):
-        return self.offsets[token]
-
-
-def run(job, begin, end):
-    """The tokens [first, last) that make the characters [begin, end) of a document. Raises Refused where one lies across an end."""
-    return border(job, begin), border(job, end)
-
-
-def border(job, place):
-    """The first token that stands for characters from `place` on."""
-    if place >= len(job.text):
-        return len(job.ids)
-    token = job.places.char_to_token(place)
-    if token is None:
-        raise Refused("no exact mask", f"the tokenizer drops {excerpt(job.text[place])}, where the mask should change")
-    first, last = job.places.token_to_chars(token)
-    if first < place:
-        raise Refused("no exact mask", f"one token, {excerpt(job.text[first:last])}, is partly prompt and partly answer; white space at the end "
-                                       "of a prompt belongs to the beginning of the answer")
-    while token and job.places.token_to_chars(token - 1) == (place, place):  # stands for no character: a prefix that the tokenizer adds
-        token -= 1
-    return token
 
 
 def bones(text):

@@ -6,6 +6,7 @@ import re
 from tokenizers import Tokenizer
 
 from .errors import DATA, USAGE, Stop, excerpt
+from .places import byte_lengths
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -48,7 +49,9 @@ class Model:
         if not vocabulary:
             raise Stop(DATA, f"{path}: tokenizer.json has no vocabulary")
         self.vocab_size = max(vocabulary.values()) + 1
-        special = {token.content for token in self.parsing.get_added_tokens_decoder().values() if token.special}
+        added = self.parsing.get_added_tokens_decoder()
+        self.byte_lengths, self.normal = byte_lengths(described, added)
+        special = {token.content for token in added.values() if token.special}
         special |= {self.names[key] for key in ("bos_token", "eos_token") if key in self.names}
         self.special_ids = {vocabulary[text] for text in special if text in vocabulary}
         self.special_ids.discard(vocabulary.get(self.names.get("unk_token")))

@@ -19,6 +19,7 @@ ALPACA = ("Below is an instruction that describes a task. Write a response that 
 ALPACA_INPUT = ("Below is an instruction that describes a task, paired with an input that provides further context. "
                 "Write a response that appropriately completes the request.\n\n"
                 "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n")
+DECODER = json.JSONDecoder(object_pairs_hook=unique)
 
 
 @dataclass
@@ -41,7 +42,7 @@ def parse(kind, item):
     if kind == "text":
         return {"text": item.rstrip("\r\n")}
     try:
-        return json.loads(item, object_pairs_hook=unique)
+        return DECODER.decode(item)
     except json.JSONDecodeError as error:
         raise Refused("not JSON", f"{error.msg} at column {error.colno}") from None
     except RecursionError:

@@ -55,6 +55,20 @@ class Masks(TokenizeCase):
         _, learned = self.encoded({"messages": [{"role": "user", "content": "Größe? 🙂"}, {"role": "assistant", "content": "🙂 é – 日本"}]}, "chatml")
         self.assertEqual(learned, ["🙂 é – 日本<|im_end|>"])
 
+    def test_letters_that_the_tokenizer_composes(self):
+        folder = self.dir / "composing"
+        folder.mkdir()
+        described = json.loads((self.tokenizers["chatml"] / "tokenizer.json").read_text())
+        (folder / "tokenizer.json").write_text(json.dumps({**described, "normalizer": {"type": "NFC"}}))
+        (folder / "tokenizer_config.json").write_text((self.tokenizers["chatml"] / "tokenizer_config.json").read_text())
+        self.tokenizers["composing"] = folder
+        self.addCleanup(self.tokenizers.pop, "composing")
+        for sign in ("e\u0301", "\u00e9"):
+            messages = [{"role": "user", "content": f"Caf{sign}?"}, {"role": "assistant", "content": f"{sign}, caf{sign}"}] * 2
+            whole, learned = self.encoded({"messages": messages}, "composing")
+            self.assertIn("user\nCaf\u00e9?", whole)
+            self.assertEqual(learned, ["\u00e9, caf\u00e9<|im_end|>"] * 2)
+
     def test_an_answer_that_repeats_the_question(self):
         same = {"role": "assistant", "content": QUESTION["content"]}
         _, learned = self.encoded({"messages": [QUESTION, same, QUESTION, same]}, "chatml")
@@ -285,6 +299,15 @@ class Files(TokenizeCase):
         self.assertEqual(self.decode(whole[-1][0], "chatml"), texts[-1] + "<|im_end|>")
         self.tokenize("<next>".join(texts).encode(), "chatml", "--separator", "<next>", name="a.txt")
         self.assertEqual(self.documents(), whole)
+
+    def test_a_tokenizer_that_rides_in_a_weights_file(self):
+        self.tokenize([{"messages": [QUESTION, ANSWER]}], "chatml", "--name", "x")
+        expected = self.out.read_bytes()
+        with h5py.File(self.dir / "weights.h5", "w") as file:
+            for path in self.tokenizers["chatml"].iterdir():
+                file[f"files/{path.name}"] = np.frombuffer(path.read_bytes(), np.uint8)
+        self.start("--tokenizer", self.dir / "weights.h5", "--from", self.dir / "in.jsonl", "--to", self.out, "--name", "x")
+        self.assertEqual(self.out.read_bytes(), expected)
 
     def test_more_ids_than_sixteen_bits(self):
         folder = self.dir / "wide"

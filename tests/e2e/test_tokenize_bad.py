@@ -198,6 +198,10 @@ class Malformed(TokenizeCase):
                 _, err = self.start(*whole, *(["--name", "x"] if extra == [data] else []), *extra, expect=2)
                 self.assertIn(message, err)
                 self.clean("in.jsonl")
+        rows = self.dir / "rows.parquet"  # the venv has no pyarrow
+        rows.write_text("PAR1")
+        _, err = self.start(*whole, "--from", rows, expect=2)
+        self.assertIn("rows.parquet: reading Parquet needs pyarrow", err)
         odd = self.dir / "in.csv"
         odd.write_text("a,b")
         _, err = self.start(*whole, "--from", odd, expect=2)
