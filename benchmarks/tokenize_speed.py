@@ -36,8 +36,8 @@ def make_tokenizer(verses, folder):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.train_from_iterator(verses, trainers.BpeTrainer(vocab_size=4096, special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False,
-                                                         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    made.train_from_iterator(verses, trainers.BpeTrainer(vocab_size=4096, special_tokens=["<|im_start|>", "<|im_end|>"],
+                                                         show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": TEMPLATE}))
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from .errors import DATA, USAGE, Stop
+from .errors import DATA, MACHINE, USAGE, Stop
 from .records import FORMATS
 
 BYTES_A_PROCESS = 8 << 20  # with less input than this, another process costs more than it brings
@@ -34,7 +34,7 @@ def arguments(argv):
     add("--validation", metavar="PART|FILE", help="part of the documents to set aside, such as 0.02, or a file of them")
     add("--seed", type=int, default=0, help="chooses the documents that --validation PART sets aside (0)")
     add("--max-length", type=int, metavar="N", help="cut documents after N tokens")
-    add("--separator", metavar="TEXT", help=r"what stands between documents of a .txt file (\n, \t are understood); default: each line is one")
+    add("--separator", metavar="TEXT", help=r"what stands between documents of a .txt file (\n, \t are understood); default: a line is one")
     add("--date", type=datetime.date.fromisoformat, metavar="YYYY-MM-DD", help="the date that chat templates see (today)")
     add("--control-tokens", choices=("plain", "parse", "refuse"), default="plain",
         help="control tokens written in a text: plain characters (default), read as tokens, or a refused document")
@@ -42,7 +42,7 @@ def arguments(argv):
     add("--end-token", metavar="TOKEN", help="what ends a text, in place of the model's eos_token")
     add("--name", help="the tokenizer's name in the file (the last part of --tokenizer)")
     add("--processes", type=int, metavar="N", help="default: the cores there are, fewer for small inputs")
-    add("--skip-bad", action="store_true", help="leave refused documents out and count them; without it, the first ends the run (exit code 4)")
+    add("--skip-bad", action="store_true", help="leave refused documents out and count them; else the first ends the run (exit code 4)")
     add("--refused", metavar="FILE", help="list every refused document, one JSON object a line")
     return parser.parse_args(argv)
 
@@ -67,8 +67,10 @@ def check(options):
             raise Stop(USAGE, "--separator: empty")
     options.paths = [*options.inputs, *([options.validation_file] if options.validation_file else [])]
     for path in options.paths:
+        if not os.path.exists(path):
+            raise Stop(USAGE, f"{path}: not found")
         if not os.path.isfile(path):
-            raise Stop(USAGE if not os.path.exists(path) else DATA, f"{path}: " + ("it is no file" if os.path.exists(path) else "not found"))
+            raise Stop(USAGE, f"{path}: it is no file")
         if os.path.exists(options.to) and os.path.samefile(path, options.to):
             raise Stop(USAGE, f"--to {options.to}: this is an input")
     target = pathlib.Path(options.to)
@@ -161,7 +163,7 @@ def encoded(source, encoder, processes):
         while waiting:
             yield waiting.popleft().result()
     except concurrent.futures.process.BrokenProcessPool:
-        raise Stop(3, "a worker process was killed: out of memory? fewer --processes need less") from None
+        raise Stop(MACHINE, "a worker process was killed: out of memory? fewer --processes need less") from None
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -45,8 +45,8 @@ class Encoded:
 
 
 class Job:
-    """One document on its way: its text, and what is to be learned of it: `spans` of the text, None for all; `framed`: a text whose ends the
-    tokenizer writes, not a template."""
+    """One document on its way: its text, and what is to be learned of it: `spans` of the text, None for all. `framed`: the tokenizer writes
+    its ends, not a template; `parse`: control tokens in it are tokens."""
 
     def __init__(self, text, spans, framed, parse):
         self.text, self.spans, self.framed, self.parse = text, spans, framed, parse
@@ -173,7 +173,8 @@ class Encoder:
                 done.refused.append((place, "no exact mask", f"the targets decode to {excerpt(found)}, not to {excerpt(text)}"))
 
     def gather(self, jobs, done):
-        tokens, lengths, masks, targeted = array.array("H" if self.dtype == np.uint16 else "I"), [], [], self.settings.completions and any(job.runs is not None for job in jobs)
+        tokens, lengths, masks = array.array("H" if self.dtype == np.uint16 else "I"), [], []
+        targeted = any(job.runs is not None for job in jobs)
         for job in jobs:
             ids, runs = job.ids, job.runs
             if job.framed:

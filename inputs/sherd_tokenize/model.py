@@ -94,7 +94,7 @@ class Model:
         return vocabulary.get(text)
 
     def frame(self, whole):
-        """(ids before, ids after) that the tokenizer's post-processor adds to a text, by looking; add_bos_token in the configuration wins."""
+        """(ids before, ids after) that the post-processor adds to a text, by looking; add_bos_token in the configuration wins."""
         bare, full = self.parsing.encode("a").ids, whole.encode("a").ids
         begin = next((i for i in range(len(full) - len(bare) + 1) if full[i:i + len(bare)] == bare), None)
         if begin is None:

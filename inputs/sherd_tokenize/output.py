@@ -1,5 +1,5 @@
-"""The token file. Ids go to plain files beside it as they come, and from there into datasets of the right length: those are contiguous, which
-sherd reads fastest, and memory stays bounded. The finished file takes its name by a rename; whatever fails leaves nothing."""
+"""The token file. Ids go to plain files beside it as they come, and from there into datasets of the right length: those are contiguous,
+which sherd reads fastest, and memory stays bounded. The finished file takes its name by a rename; whatever fails leaves nothing."""
 import contextlib
 import os
 import pathlib
@@ -91,8 +91,8 @@ class TokenFile:
 
 
 def drawn(candidates, fraction, seed):
-    """Which of the candidates become validation documents: the nearest whole number to `fraction` of them, at least one. They are those whose
-    hash of (seed, place) is smallest: splitmix64 (Steele, Lea, Flood 2014), the same on every machine."""
+    """Which of the candidates become validation documents: the nearest whole number to `fraction` of them, at least one. They are those
+    whose hash of (seed, place) is smallest: splitmix64 (Steele, Lea, Flood 2014), the same on every machine."""
     places = np.flatnonzero(candidates)
     count = max(1, round(fraction * len(places))) if len(places) else 0
     with np.errstate(over="ignore"):

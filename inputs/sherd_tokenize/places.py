@@ -22,7 +22,8 @@ class ByOffsets:
         begin, end = self.offsets.token_to_chars(token)
         if begin < place:
             raise across(self.text[begin:end])
-        while token and self.offsets.token_to_chars(token - 1) == (place, place):  # stands for no character: a prefix that the tokenizer adds
+        # a token for no character: a prefix that the tokenizer adds
+        while token and self.offsets.token_to_chars(token - 1) == (place, place):
             token -= 1
         return token
 
@@ -41,7 +42,7 @@ class Listed:
 
 
 class ByBytes:
-    """By the bytes that each token stands for, in byte-level tokenizers: the tokenizer need not report places then, which makes it faster."""
+    """By the bytes that each token stands for, in byte-level tokenizers: they need not report places then, and are faster."""
 
     def __init__(self, text, ids, lengths):
         self.text, self.ends = text, np.cumsum(lengths[ids])
@@ -66,13 +67,13 @@ class ByBytes:
 
 
 def across(token):
-    return Refused("no exact mask", f"one token, {excerpt(token)}, is partly prompt and partly answer; white space at the end of a prompt belongs "
-                                    "to the beginning of the answer")
+    return Refused("no exact mask", f"one token, {excerpt(token)}, is partly prompt and partly answer; white space at the end of a prompt "
+                                    "belongs to the beginning of the answer")
 
 
 def byte_lengths(described, added):
-    """(bytes of every id, whether texts must be in normal form C) of a byte-level BPE; (None, False) of any other tokenizer. `described`: its
-    tokenizer.json; `added`: {id: added token}. In a byte-level vocabulary each character stands for one byte."""
+    """(bytes of every id, whether texts must be in normal form C) of a byte-level BPE; (None, False) of any other tokenizer. `described`:
+    its tokenizer.json; `added`: {id: added token}. In a byte-level vocabulary each character stands for one byte."""
     steps = described.get("pre_tokenizer") or {}
     steps = steps.get("pretokenizers", [steps])
     normalizer = described.get("normalizer")

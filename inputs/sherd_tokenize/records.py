@@ -57,11 +57,14 @@ def document(record, wanted, chat):
         raise Refused("a key comes twice", excerpt(record.key))
     if not isinstance(record, dict):
         raise Refused("not a JSON object", f"found {kind_of(record)}")
-    name = wanted if wanted != "auto" else next((name for name in FORMATS if all(record.get(key) is not None for key in NEEDED[name])), None)
+    name = None if wanted == "auto" else wanted
+    if name is None:
+        name = next((name for name in FORMATS if all(record.get(key) is not None for key in NEEDED[name])), None)
     if name is None:  # none is whole: say what is missing of the first that is there in part
         name = next((name for name in FORMATS if any(key in record for key in NEEDED[name])), None)
     if name is None:
-        raise Refused("no known keys", f"found {', '.join(map(excerpt, list(record)[:8])) or 'none'}; expected text, or prompt and completion, "
+        found = ", ".join(map(excerpt, list(record)[:8])) or "none"
+        raise Refused("no known keys", f"found {found}; expected text, or prompt and completion, "
                                        "or instruction and output, or conversations, or messages")
     return READERS[name](record, chat)
 
@@ -151,5 +154,6 @@ def string(record, key, where="", blank=False):
 
 
 def kind_of(value):
-    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list",
+             dict: "an object"}
     return names.get(type(value), type(value).__name__)

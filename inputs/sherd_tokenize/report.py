@@ -65,7 +65,7 @@ class Report:
         if self.cut:
             rows.append(("cut", f"{self.cut:,} documents, {self.cut_tokens:,} tokens"))
         if self.with_control:
-            rows.append(("control tokens", f"{self.with_control:,} texts hold some; they were taken as plain characters (--control-tokens)"))
+            rows.append(("control tokens", f"{self.with_control:,} texts hold some, taken as plain characters (--control-tokens)"))
         rows.append(("first document", f"begins {model.words(self.first[:3])}, ends {model.words(self.first[-2:])}"))
         rows.append(("time", f"{seconds:.1f} s, {total / max(seconds, 1e-3):,.0f} tokens/s"))
         print("\n".join(f"{name:<18} {value}" for name, value in rows), flush=True)
@@ -88,7 +88,8 @@ class Progress:
             self.shown = now
             part = min(done / self.total, 1.0)
             bar = "#" * int(30 * part)
-            sys.stderr.write(f"\r[{bar:<30}] {100 * part:3.0f} %  {tokens / 1e6:,.1f} M tokens  {tokens / (now - self.start) / 1e3:,.0f} k tokens/s ")
+            rate = tokens / (now - self.start) / 1e3
+            sys.stderr.write(f"\r[{bar:<30}] {100 * part:3.0f} %  {tokens / 1e6:,.1f} M tokens  {rate:,.0f} k tokens/s ")
             sys.stderr.flush()
 
     def clear(self):

@@ -82,7 +82,8 @@ class Conversations(TokenizeCase):
 
     def test_what_a_template_refuses_or_drops(self):
         records = [{"messages": [QUESTION, QUESTION, ANSWER]}, {"messages": [QUESTION, {"role": "tool", "content": "42"}, ANSWER]},
-                   {"messages": [QUESTION, {"role": "tool", "content": "42"}, QUESTION, ANSWER]}, {"messages": [ANSWER, QUESTION]}, {"messages": [QUESTION, ANSWER]}]
+                   {"messages": [QUESTION, {"role": "tool", "content": "42"}, QUESTION, ANSWER]},
+                   {"messages": [ANSWER, QUESTION]}, {"messages": [QUESTION, ANSWER]}]
         out, err = self.tokenize(records, "llama2", "--skip-bad")
         self.assertIn("in.jsonl:1: the chat template refuses it: Conversation roles must alternate", err)
         self.assertIn("in.jsonl:3: the chat template rewrites or drops a turn: it drops turn 2 (tool)", err)
@@ -107,10 +108,13 @@ MALFORMED = [
     ("no turns", lines({"messages": []}), r":1: empty: messages"),
     ("turns are text", lines({"messages": "user: a"}), r":1: .*messages should be a list, found a string"),
     ("a turn is text", lines({"messages": ["a"]}), r":1: .*turn 1 of messages should be an object, found a string"),
-    ("unknown role", lines({"messages": [QUESTION, {"role": "asistant", "content": "a"}]}), r":1: unknown role: turn 2: 'asistant'; known are system"),
-    ("no content", lines({"messages": [QUESTION, {"role": "assistant", "content": None}]}), r":1: .*turn 2 \(assistant\): content should be a string, found null"),
+    ("unknown role", lines({"messages": [QUESTION, {"role": "asistant", "content": "a"}]}),
+     r":1: unknown role: turn 2: 'asistant'; known are system"),
+    ("no content", lines({"messages": [QUESTION, {"role": "assistant", "content": None}]}),
+     r":1: .*turn 2 \(assistant\): content should be a string, found null"),
     ("a picture", lines({"messages": [{"role": "user", "content": [{"type": "image"}]}, ANSWER]}), r":1: a turn holds more than text: turn 1"),
-    ("a tool call", lines({"messages": [QUESTION, {**ANSWER, "tool_calls": [{"id": 1}]}]}), r":1: a turn holds more than text: turn 2 \(assistant\): tool_calls"),
+    ("a tool call", lines({"messages": [QUESTION, {**ANSWER, "tool_calls": [{"id": 1}]}]}),
+     r":1: a turn holds more than text: turn 2 \(assistant\): tool_calls"),
     ("not UTF-8", lines(GOOD) + b'{"text": "caf\xe9"}\n', r":2: not UTF-8: .* at byte 14"),
     ("half a surrogate pair", b'{"text": "a\\ud83d"}\n', r":1: half a surrogate pair: text, character 2"),
     ("nested without end", b'{"text": ' + b"[" * 200000 + b"\n", r":1: not JSON: nested too deeply"),
@@ -139,7 +143,7 @@ class Malformed(TokenizeCase):
             with self.subTest(name):
                 _, err = self.tokenize(content, "chatml", expect=4)
                 self.assertRegex(err, r"tokenize: error: \S*in.jsonl" + message)
-                self.clean("in.jsonl")
+                self.clean("in.jsonl")  # no output, no hidden folder
         # all of them again among good ones: counted, and the good ones are there
         content = b"".join(lines(GOOD) + content.rstrip(b"\n").split(b"\n")[-1] + b"\n" for _, content, _ in MALFORMED)
         out, _ = self.tokenize(content, "chatml", "--skip-bad")
