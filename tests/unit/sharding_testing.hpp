@@ -158,7 +158,7 @@ class DryRank {
           sums_(backend, 64 * sizeof(double), "sums") {}
 
     void step(int micro_steps) {
-        Document document{0, {1, 2, 3, 4, 5}, std::vector<std::uint8_t>(5, 1)};
+        const Document document{0, {1, 2, 3, 4, 5}, {0, 1, 1, 1, 1}};
         const HostBatch batch = pack({document});
         state.begin_step();
         for (int m = 0; m < micro_steps; ++m) {
