@@ -6,8 +6,9 @@
 
 namespace sherd {
 
-std::vector<StateClass> TrainingState::classes(const FlatLayout& layout, DType type, Purpose purpose, const ShardPlan& plan,
+std::vector<StateClass> TrainingState::classes(const FlatLayout& layout, DType type, Purpose purpose, const ShardPlan& wanted_plan,
                                                const ShardGroups& groups, const ShardOptions& options, int rank) {
+    const ShardPlan plan = simplified(wanted_plan, groups);
     std::vector<Interval> parameters, gradients, optimizer;
     for (const UnitTables& t : all_tables(layout, plan, groups)) {
         parameters.push_back(t.parameters[static_cast<std::size_t>(rank)]);

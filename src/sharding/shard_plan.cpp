@@ -100,6 +100,15 @@ ShardGroups make_groups(const std::vector<int>& nodes_found, std::int64_t node_s
     return groups;
 }
 
+ShardPlan simplified(const ShardPlan& plan, const ShardGroups& groups) {
+    const auto simple = [&](Placement placement) {
+        if (placement == Placement::node && groups.node_count() == 1) placement = Placement::world;
+        if (placement == Placement::node && groups.node_count() == groups.size()) return Placement::replica;
+        return groups.size() == 1 ? Placement::replica : placement;
+    };
+    return {simple(plan.parameters), simple(plan.gradients), simple(plan.optimizer)};
+}
+
 namespace {
 
 /// Per node: its ranks' intervals by their shares.

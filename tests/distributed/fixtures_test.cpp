@@ -313,7 +313,7 @@ TEST_P(Fixtures, late_streams_change_no_bit) {
 
 std::vector<Case> cases() {
     std::vector<Case> all;
-    for (const char* fixture : {"llama2"})
+    for (const char* fixture : {"llama2", "llama3_scaled", "mistral_sliding", "qwen2", "qwen3"})
         for (const auto& [strategy, node_size] :
              {std::pair<const char*, std::int64_t>{"no_shard", 0}, {"full_shard", 0}, {"hierarchical_shard", 2}})
             for (const Batches batches : {Batches::whole, Batches::one_document_each})

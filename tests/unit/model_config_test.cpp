@@ -61,7 +61,7 @@ TEST(ModelConfig, takes_every_key) {
     EXPECT_EQ(c.kv_width(), 24);
     EXPECT_EQ(c.max_positions, 64);
     EXPECT_EQ(c.norm_epsilon, 1e-5);
-    EXPECT_EQ(c.rope_theta, 10000.0);
+    EXPECT_EQ(c.rope.theta, 10000.0);
     EXPECT_FALSE(c.tied);
     EXPECT_TRUE(c.assumed.empty());
     EXPECT_TRUE(parse(with({{"tie_word_embeddings", true}})).tied);
@@ -99,33 +99,41 @@ TEST(ModelConfig, needed_keys) {
 TEST(ModelConfig, defaults_are_those_of_transformers_and_are_told) {
     const ModelConfig c = parse(with({{"rms_norm_eps", nullptr}, {"rope_theta", nullptr}, {"max_position_embeddings", nullptr}}));
     EXPECT_EQ(c.norm_epsilon, 1e-6);
-    EXPECT_EQ(c.rope_theta, 10000.0);
+    EXPECT_EQ(c.rope.theta, 10000.0);
     EXPECT_EQ(c.max_positions, 2048);
     EXPECT_EQ(c.assumed, (std::vector<std::string>{"max_position_embeddings = 2048", "rms_norm_eps = 1e-06", "rope_theta = 10000"}));
 }
 
 TEST(ModelConfig, both_spellings_of_the_rotary_embedding) {
     const json parameters = {{"rope_theta", 500.0}, {"rope_type", "default"}};
-    EXPECT_EQ(parse(with({{"rope_theta", nullptr}, {"rope_parameters", parameters}})).rope_theta, 500.0);
-    EXPECT_EQ(parse(with({{"rope_theta", 500.0}, {"rope_parameters", parameters}})).rope_theta, 500.0);
-    EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope_theta, 10000.0);
+    EXPECT_EQ(parse(with({{"rope_theta", nullptr}, {"rope_parameters", parameters}})).rope.theta, 500.0);
+    EXPECT_EQ(parse(with({{"rope_theta", 500.0}, {"rope_parameters", parameters}})).rope.theta, 500.0);
+    EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "default"}}}})).rope.theta, 10000.0);
     expect_refused({{"rope_parameters", parameters}}, {"rope_theta", "500", "10000"});
     expect_refused({{"rope_theta", 0}}, {"rope_theta", "0"});
     expect_refused({{"rope_theta", "big"}}, {"rope_theta", "big"});
     expect_refused({{"rope_parameters", 7}}, {"rope_parameters", "7"});
-    for (const char* type : {"llama3", "linear", "dynamic", "yarn", "longrope"})
+    for (const char* type : {"dynamic", "longrope", "mrope"})
         for (const char* spelling : {"rope_type", "type"})
             for (const char* key : {"rope_scaling", "rope_parameters"})
-                expect_refused({{key, {{spelling, type}, {"factor", 2.0}}}}, {key, spelling, type});
+                expect_refused({{key, {{spelling, type}, {"factor", 2.0}}}}, {"rope_type", type, "llama3, yarn"});
+    expect_refused({{"rope_scaling", {{"type", "linear"}}}}, {"linear", "factor"});
+    expect_refused({{"rope_scaling", {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 2.0}}}}, {"rope_type", "linear", "yarn"});
+    EXPECT_EQ(parse(with({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}})).rope.factor, 2.0);
 }
 
 TEST(ModelConfig, what_would_change_the_mathematics_is_refused) {
-    expect_refused({{"architectures", {"MistralForCausalLM"}}}, {"MistralForCausalLM", "LlamaForCausalLM"});
+    expect_refused({{"architectures", {"GemmaForCausalLM"}}}, {"GemmaForCausalLM", "LlamaForCausalLM"});
+    expect_refused({{"architectures", {"MistralForCausalLM"}}}, {"MistralForCausalLM", "model_type 'llama'", "disagree"});
     expect_refused({{"architectures", json::array()}}, {"architectures"});
     expect_refused({{"model_type", "gemma"}}, {"model_type", "gemma"});
     expect_refused({{"hidden_act", "gelu"}}, {"hidden_act", "gelu"});
-    expect_refused({{"attention_bias", true}}, {"attention_bias"});
-    expect_refused({{"mlp_bias", true}}, {"mlp_bias"});
+    const json mistral = {{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}};
+    for (const char* key : {"attention_bias", "mlp_bias"}) {
+        json config = mistral;
+        config[key] = true;
+        expect_refused(config, {key, "Mistral"});
+    }
     expect_refused({{"attention_dropout", 0.1}}, {"attention_dropout", "0.1"});
     expect_refused({{"num_local_experts", 8}}, {"num_local_experts"});
     expect_refused({{"quantization_config", {{"bits", 4}}}}, {"quantization_config", "dequantized"});

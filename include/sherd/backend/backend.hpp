@@ -62,7 +62,8 @@ class DeviceMemory {
 /// Sizes of an attention operation. Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
     std::int64_t heads, kv_heads, head_dim;
-    float scale;  ///< of the scores: 1 / sqrt(head_dim)
+    float scale;              ///< of the scores: 1 / sqrt(head_dim)
+    std::int64_t window = 0;  ///< a row sees itself and the window - 1 rows before it; 0: all before it
 };
 
 /// One AdamW step with decoupled weight decay, as torch.optim.AdamW (Loshchilov and Hutter 2019).
@@ -118,6 +119,11 @@ class Backend {
     virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
     /// dw [outputs, inputs] (fp32) += dy^T x.
     virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
+
+    /// y[t] += bias in the first `rows` rows; bias: compute type, [1, columns].
+    virtual void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) = 0;
+    /// dbias (fp32, [columns]) += the sum of dy over its rows, in an order that depends on the number of rows only.
+    virtual void bias_backward(Stream& stream, float* dbias, Tensor dy) = 0;
 
     /// y[t] = table[ids[t]]; a zero row where ids[t] < 0. ids: device, [rows].
     virtual void embedding_forward(Stream& stream, Tensor y, Tensor table, const std::int32_t* ids) = 0;

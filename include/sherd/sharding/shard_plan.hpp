@@ -55,6 +55,10 @@ struct ShardGroups {
 ShardGroups make_groups(const std::vector<int>& nodes_found, std::int64_t node_size, const std::vector<double>& shares,
                         const ShardPlan& plan);
 
+/// The plan with the same owners and the least movement: a state split over groups of one rank is a replica, one split over the only node
+/// is split over the world.
+ShardPlan simplified(const ShardPlan& plan, const ShardGroups& groups);
+
 /// Who holds which elements of one flat unit, by rank of the world.
 struct UnitTables {
     IntervalTable parameters, gradients, optimizer;

@@ -116,6 +116,14 @@ class CpuBackend final : public Backend {
         put(stream, [=, this] { cpu::linear_backward_weight(dw, dy, x, products_); });
     }
 
+    void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) override {
+        expect(bias.elements() == y.columns && bias.dtype == y.dtype && rows <= y.rows, "add_bias", text(y) + " with bias " + text(bias));
+        put(stream, [=] { cpu::add_bias(y, bias, rows); });
+    }
+    void bias_backward(Stream& stream, float* dbias, Tensor dy) override {
+        put(stream, [=] { cpu::bias_backward(dbias, dy); });
+    }
+
     void embedding_forward(Stream& stream, Tensor y, Tensor table, const std::int32_t* ids) override {
         expect(y.columns == table.columns && y.dtype == table.dtype, "embedding_forward", text(y) + " from " + text(table));
         put(stream, [=] { cpu::embedding_forward(y, table, ids); });

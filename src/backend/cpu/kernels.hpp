@@ -26,6 +26,10 @@ void linear_forward(Tensor y, Tensor x, Tensor w, Bf16Products products);
 void linear_backward_input(Tensor dx, Tensor dy, Tensor w, bool accumulate, Bf16Products products);
 void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, Bf16Products products);
 
+// bias.cpp
+void add_bias(Tensor y, Tensor bias, std::int64_t rows);
+void bias_backward(float* dbias, Tensor dy);
+
 // embedding.cpp
 void embedding_forward(Tensor y, Tensor table, const std::int32_t* ids);
 void embedding_backward(Tensor dtable, Tensor dy, const std::int32_t* ids);
