@@ -145,10 +145,10 @@ TEST(Memory, is_allocated_as_planned_and_only_at_the_start) {
                     std::map<std::string, std::int64_t> planned;
                     for (const auto& [name, bytes] : by_name(classes_of(run, layout, rank))) planned[purposes.at(name)] += bytes;
                     EXPECT_EQ(asked, planned);
-                    const int before = one.backend.allocations;
+                    const int before = one.allocated.count;
                     one.step(2);
                     one.step(1);
-                    EXPECT_EQ(one.backend.allocations, before);
+                    EXPECT_EQ(one.allocated.count, before);
                 }
             }
 }

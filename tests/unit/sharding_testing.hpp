@@ -1,6 +1,5 @@
 #pragma once
-/// Sharding without other ranks: a device that counts what is allocated, a communicator that counts what would be sent, and one rank's
-/// decoder on both.
+/// Sharding without other ranks: a communicator that counts what would be sent, and one rank's decoder on it, whose memory is counted too.
 #include "train/batch.hpp"
 
 #include "sherd/comm/communicator.hpp"
@@ -9,84 +8,11 @@
 
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace sherd::tests {
-
-/// Forwards everything to a CPU; remembers bytes by purpose and how often memory was asked for.
-class CountingBackend final : public Backend {
-  public:
-    std::map<std::string, std::uint64_t> bytes;
-    int allocations = 0;
-
-    void* allocate(std::size_t n, const std::string& purpose) override {
-        ++allocations;
-        bytes[purpose] += n;
-        return cpu_->allocate(n, purpose);
-    }
-    void release(void* data, std::size_t n) noexcept override { cpu_->release(data, n); }
-
-    std::string description() const override { return cpu_->description(); }
-    bool has_native(DType type) const override { return cpu_->has_native(type); }
-    std::uint64_t peak_memory_bytes() const override { return cpu_->peak_memory_bytes(); }
-    std::unique_ptr<Stream> make_stream(const std::string& name) override { return cpu_->make_stream(name); }
-    std::unique_ptr<Event> make_event() override { return cpu_->make_event(); }
-    void record(Event& e, Stream& s) override { cpu_->record(e, s); }
-    void wait(Stream& s, Event& e) override { cpu_->wait(s, e); }
-    void synchronize(Stream& s) override { cpu_->synchronize(s); }
-    void host_task(Stream& s, std::function<void()> task) override { cpu_->host_task(s, std::move(task)); }
-    void copy_to_device(Stream& s, void* d, const void* h, std::size_t n) override { cpu_->copy_to_device(s, d, h, n); }
-    void copy_to_host(Stream& s, void* h, const void* d, std::size_t n) override { cpu_->copy_to_host(s, h, d, n); }
-    void copy(Stream& s, void* to, const void* from, std::size_t n) override { cpu_->copy(s, to, from, n); }
-    void zero(Stream& s, void* d, std::size_t n) override { cpu_->zero(s, d, n); }
-    void cast(Stream& s, Tensor to, Tensor from) override { cpu_->cast(s, to, from); }
-    void add(Stream& s, float* y, const float* x, std::int64_t n) override { cpu_->add(s, y, x, n); }
-    void sum(Stream& s, double* out, const float* x, std::int64_t n) override { cpu_->sum(s, out, x, n); }
-    void sum_squares(Stream& s, double* out, const float* x, std::int64_t n) override { cpu_->sum_squares(s, out, x, n); }
-    void linear_forward(Stream& s, Tensor y, Tensor x, Tensor w) override { cpu_->linear_forward(s, y, x, w); }
-    void linear_backward_input(Stream& s, Tensor dx, Tensor dy, Tensor w, bool more) override {
-        cpu_->linear_backward_input(s, dx, dy, w, more);
-    }
-    void linear_backward_weight(Stream& s, Tensor dw, Tensor dy, Tensor x) override { cpu_->linear_backward_weight(s, dw, dy, x); }
-    void embedding_forward(Stream& s, Tensor y, Tensor t, const std::int32_t* ids) override { cpu_->embedding_forward(s, y, t, ids); }
-    void embedding_backward(Stream& s, Tensor dt, Tensor dy, const std::int32_t* ids) override { cpu_->embedding_backward(s, dt, dy, ids); }
-    void rms_norm_forward(Stream& s, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float e) override {
-        cpu_->rms_norm_forward(s, y, rstd, sum, x, delta, w, e);
-    }
-    void rms_norm_again(Stream& s, Tensor y, Tensor x, const float* rstd, Tensor w) override { cpu_->rms_norm_again(s, y, x, rstd, w); }
-    void rms_norm_backward(Stream& s, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch) override {
-        cpu_->rms_norm_backward(s, dx, dw, dy, x, rstd, w, scratch);
-    }
-    std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns) const override { return cpu_->rms_norm_scratch(rows, columns); }
-    void rope(Stream& s, Tensor x, std::int64_t heads, const float* c, const float* si, const std::int32_t* p, bool inverse) override {
-        cpu_->rope(s, x, heads, c, si, p, inverse);
-    }
-    void attention_forward(Stream& s, Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& d,
-                           const AttentionShape& shape) override {
-        cpu_->attention_forward(s, out, lse, q, k, v, d, shape);
-    }
-    void attention_backward(Stream& s, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q, Tensor k,
-                            Tensor v, const Documents& d, const AttentionShape& shape, float* scratch) override {
-        cpu_->attention_backward(s, dq, dk, dv, dout, out, lse, q, k, v, d, shape, scratch);
-    }
-    std::int64_t attention_scratch(std::int64_t rows, const AttentionShape& shape, DType type) const override {
-        return cpu_->attention_scratch(rows, shape, type);
-    }
-    void swiglu_forward(Stream& s, Tensor out, Tensor gate, Tensor up) override { cpu_->swiglu_forward(s, out, gate, up); }
-    void swiglu_backward(Stream& s, Tensor gate, Tensor up, Tensor dout) override { cpu_->swiglu_backward(s, gate, up, dout); }
-    void cross_entropy(Stream& s, float* loss, Tensor g, Tensor logits, const std::int32_t* targets, float scale) override {
-        cpu_->cross_entropy(s, loss, g, logits, targets, scale);
-    }
-    void adamw(Stream& s, const AdamWStep& step, float* m, float* a, float* b, const float* g, Tensor w, std::int64_t n) override {
-        cpu_->adamw(s, step, m, a, b, g, w, n);
-    }
-
-  private:
-    std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
-};
 
 /// One rank of many that are not there: counts what it would send, moves nothing. nodes: by rank of this communicator.
 class DryCommunicator final : public Communicator {
@@ -131,6 +57,7 @@ inline ModelConfig small_model(bool tied, std::int64_t layers) {
     c.head_dim = 6;
     c.max_positions = 64;
     c.tied = tied;
+    c.windows.assign(static_cast<std::size_t>(layers), 0);
     return c;
 }
 
@@ -147,15 +74,15 @@ class DryRank {
   public:
     DryRank(const DryRun& run, int rank)
         : layout_(parameter_units(run.model)),
-          compute_(backend.make_stream("compute")),
-          communication_(backend.make_stream("communication")),
+          compute_(backend_->make_stream("compute")),
+          communication_(backend_->make_stream("communication")),
           world_(rank, run.groups.nodes, &counted),
-          state(layout_, backend, world_, *compute_, *communication_, run.type, TrainingState::Purpose::training, run.plan, run.groups,
+          state(layout_, *backend_, world_, *compute_, *communication_, run.type, TrainingState::Purpose::training, run.plan, run.groups,
                 run.options),
-          state_bytes(backend.bytes),
-          buffers_(backend, 16),
-          decoder_(run.model, backend, *compute_, state, run.type, DecoderLimits{16, 8, true}),
-          sums_(backend, 64 * sizeof(double), "sums") {}
+          state_bytes(allocated.bytes),
+          buffers_(*backend_, 16),
+          decoder_(run.model, *backend_, *compute_, state, run.type, DecoderLimits{16, 8, true}),
+          sums_(*backend_, 64 * sizeof(double), "sums") {}
 
     void step(int micro_steps) {
         const Document document{0, {1, 2, 3, 4, 5}, {0, 1, 1, 1, 1}};
@@ -168,14 +95,15 @@ class DryRank {
         state.finish_gradients();
         state.sum_squares(sums_.as<double>() + 1);
         state.update({1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0});
-        backend.synchronize(*communication_);
-        backend.synchronize(*compute_);
+        backend_->synchronize(*communication_);
+        backend_->synchronize(*compute_);
     }
 
     Traffic counted{};
-    CountingBackend backend;
+    AllocationLog allocated;
 
   private:
+    std::unique_ptr<Backend> backend_ = make_cpu_backend(1, StreamOrder::as_enqueued, &allocated);
     FlatLayout layout_;
     std::unique_ptr<Stream> compute_, communication_;
     DryCommunicator world_;

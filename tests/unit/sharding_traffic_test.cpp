@@ -145,6 +145,18 @@ TEST(Traffic, crosses_nodes_once_a_step) {
             }
 }
 
+/// Rows that know nothing of nodes cross them with every rank: S times as much as a row by nodes of S ranks.
+TEST(Traffic, of_rows_without_nodes_crosses_once_a_rank) {
+    constexpr std::int64_t ranks = 6, size = 2, k = 3;
+    for (const auto& [name, times] : {std::pair{"no_shard", 8}, {"shard_opt", 8}, {"shard_grad_op", 4 * k + 4}}) {
+        const DryRun run{small_model(true, 2), plan_named(name), make_groups(std::vector<int>(ranks, 0), size, {}, plan_named(name))};
+        Traffic all;
+        for (const Traffic& t : counted(run, k)) all = all + t;
+        const std::int64_t p = FlatLayout(parameter_units(run.model)).elements();
+        EXPECT_EQ(static_cast<std::int64_t>(all.total_between_nodes()), times * p * (ranks - size)) << name;
+    }
+}
+
 /// The figures users know, by rank, for equal shares: to a block of 256 bytes of a 16-bit type a unit and peer.
 TEST(Traffic, of_a_rank_is_what_the_papers_say) {
     constexpr int ranks = 4, k = 3;
