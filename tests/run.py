@@ -3,10 +3,10 @@
 
     /usr/bin/python3 tests/run.py [--quick | --full] [--only GROUP ...]
 
-Groups: `unit` (GoogleTest), `distributed-1` to `distributed-5` (GoogleTest under mpirun, a group for each number of ranks) and one for each
+Groups: `unit` (GoogleTest), `distributed-1` to `distributed-5` or `-6` (GoogleTest under mpirun, a group for each number of ranks) and one for each
 file tests/e2e/test_*.py, named without `test_` and `.py`. --only takes the start of a name too (`distributed`). A group that crashes, hangs
-or runs no test is a failure of its own. --quick leaves out more than 3 ranks, --full adds 6; end-to-end tests find `quick`, `normal` or `full` in
-SHERD_TESTS. SHERD_BUILD is the build folder (build).
+or runs no test is a failure of its own. --quick leaves out more than 3 ranks, --full adds 6;
+end-to-end tests find `quick`, `normal` or `full` in SHERD_TESTS. SHERD_BUILD is the build folder (build).
 """
 import argparse
 import concurrent.futures
