@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -177,7 +178,14 @@ enum class StreamOrder {
     delayed,      ///< each operation first waits a pseudo-random time up to 200 us, so that missing event waits show
 };
 
+/// What a CPU backend was asked to allocate, for tests: bytes by purpose, and how often.
+struct AllocationLog {
+    std::map<std::string, std::uint64_t> bytes;
+    int count = 0;
+};
+
 /// The CPU as a device. threads: OpenMP threads of each compute operation (at least 1). Denormals are flushed on all of them.
-std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued);
+/// log, where given, must outlive the backend.
+std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued, AllocationLog* log = nullptr);
 
 }  // namespace sherd
