@@ -83,7 +83,8 @@ $(OUT)/flags: FORCE
 	@echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' | cmp -s - $@ || echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' > $@
 FORCE:
 
-.SECONDARY: $(ALL_OBJECTS)
+# only these: make treats a missing secondary file as made where what it goes into is newer than its source
+.SECONDARY: $(call objects,$(TOOL_SOURCES))
 -include $(ALL_OBJECTS:.o=.d)
 
 include make/targets.mk

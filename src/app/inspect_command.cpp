@@ -28,7 +28,7 @@ void print_config(const ModelConfig& c) {
     log::line(fmt::format("model       {}: {} layers, hidden {}, intermediate {}, vocabulary {}", c.architecture, c.layers, c.hidden,
                           c.intermediate, c.vocabulary));
     log::line(fmt::format("attention   {} heads of {}, {} key/value heads, positions {}, rope theta {:g}, norm epsilon {:g}{}", c.heads,
-                          c.head_dim, c.kv_heads, c.max_positions, c.rope_theta, c.norm_epsilon, c.tied ? ", tied embedding" : ""));
+                          c.head_dim, c.kv_heads, c.max_positions, c.rope.theta, c.norm_epsilon, c.tied ? ", tied embedding" : ""));
     for (const std::string& assumed : c.assumed) log::line(fmt::format("assumed     {}", assumed));
 }
 }  // namespace app

@@ -1,130 +1,156 @@
 #include "sherd/model/config.hpp"
 
+#include "model/config_reader.hpp"
+#include "model/rope_config.hpp"
+
 #include "sherd/io/json.hpp"
-#include "sherd/runtime/error.hpp"
 
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <limits>
+#include <algorithm>
+#include <array>
 
 namespace sherd {
 
 namespace {
 
-using nlohmann::json;
-
-/// Typed access to config.json that names the file and the key in every error, and notes each default taken.
-class Reader {
-  public:
-    Reader(const json& root, const std::string& name, std::vector<std::string>& assumed) : root_(root), name_(name), assumed_(assumed) {}
-
-    bool has(const char* key) const { return root_.contains(key) && !root_.at(key).is_null(); }
-
-    /// A positive integer that a model cannot do without.
-    std::int64_t needed(const char* key) const {
-        if (!has(key)) throw InputError("{}: key '{}' is missing; a decoder cannot be built without it", name_, key);
-        return positive(key);
-    }
-    std::int64_t positive_or(const char* key, std::int64_t fallback) {
-        if (has(key)) return positive(key);
-        assumed_.push_back(fmt::format("{} = {}", key, fallback));
-        return fallback;
-    }
-    double number_or(const char* key, double fallback) {
-        if (!has(key)) {
-            assumed_.push_back(fmt::format("{} = {:g}", key, fallback));
-            return fallback;
-        }
-        return number(root_.at(key), key);
-    }
-    bool flag_or(const char* key, bool fallback) const {
-        if (!has(key)) return fallback;
-        if (!root_.at(key).is_boolean()) throw InputError("{}: key '{}' is {}, expected true or false", name_, key, root_.at(key).dump());
-        return root_.at(key).get<bool>();
-    }
-    std::string text_or(const char* key, const std::string& fallback) const {
-        if (!has(key)) return fallback;
-        if (!root_.at(key).is_string()) throw InputError("{}: key '{}' is {}, expected a string", name_, key, root_.at(key).dump());
-        return root_.at(key).get<std::string>();
-    }
-    double number(const json& value, const std::string& key) const {
-        if (!value.is_number()) throw InputError("{}: key '{}' is {}, expected a number", name_, key, value.dump());
-        return value.get<double>();
-    }
-
-  private:
-    std::int64_t positive(const char* key) const {
-        const json& value = root_.at(key);
-        // 2^31 - 1 bounds every dimension: products of two stay within 64 bits
-        const bool whole = value.is_number_integer() || (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()));
-        if (!whole || value.get<double>() < 1 || value.get<double>() > std::numeric_limits<std::int32_t>::max())
-            throw InputError("{}: key '{}' is {}, expected a whole number of at least 1", name_, key, value.dump());
-        return value.get<std::int64_t>();
-    }
-    const json& root_;
-    const std::string& name_;
-    std::vector<std::string>& assumed_;
+/// Which keys make a token see only a window of those before it.
+enum class Windows {
+    none,        ///< the family knows no window
+    all_layers,  ///< `sliding_window` holds for every layer
+    by_switch    ///< `use_sliding_window`, and by layer: `layer_types`, or the layers from `max_window_layers` on
 };
 
-std::string architecture_of(const json& root, const Reader& read, const std::string& name) {
-    const char* supported = "LlamaForCausalLM (model_type \"llama\")";
+/// A model family: what its code in transformers fixes, and the defaults of its configuration class there.
+struct Family {
+    const char *architecture, *model_type;
+    std::int64_t kv_heads;  ///< 0: as many as heads
+    std::int64_t head_dim;  ///< 0: hidden_size / num_attention_heads
+    std::int64_t max_positions;
+    bool always_qkv_bias, has_attention_bias, has_mlp_bias, head_norm;
+    Windows windows;
+};
+
+constexpr std::array<Family, 4> families{{
+    {"LlamaForCausalLM", "llama", 0, 0, 2048, false, true, true, false, Windows::none},
+    {"MistralForCausalLM", "mistral", 8, 0, 131072, false, false, false, false, Windows::all_layers},
+    {"Qwen2ForCausalLM", "qwen2", 32, 0, 32768, true, false, false, false, Windows::by_switch},
+    {"Qwen3ForCausalLM", "qwen3", 32, 128, 32768, false, true, false, true, Windows::by_switch},
+}};
+constexpr std::int64_t default_window = 4096, default_max_window_layers = 28;
+
+std::string supported() {
+    std::string text;
+    for (const Family& f : families)
+        text += fmt::format("{}{} (model_type \"{}\")", text.empty() ? "" : ", ", f.architecture, f.model_type);
+    return text;
+}
+
+const Family& family_of(const ConfigReader& read) {
+    const json& root = read.root();
+    const std::string& name = read.name();
+    const auto find = [&](const std::string& value, const char* key, auto member) -> const Family* {
+        for (const Family& f : families)
+            if (value == f.*member) return &f;
+        throw InputError("{}: {} '{}' is not supported; supported: {}", name, key, value, supported());
+    };
+    const Family* by_architecture = nullptr;
     if (read.has("architectures")) {
         const json& list = root.at("architectures");
         if (!list.is_array() || list.empty() || !list[0].is_string())
             throw InputError("{}: key 'architectures' is {}, expected a list with one name", name, list.dump());
-        const auto architecture = list[0].get<std::string>();
-        if (architecture != "LlamaForCausalLM")
-            throw InputError("{}: architecture '{}' is not supported; supported: {}", name, architecture, supported);
-    } else if (!read.has("model_type")) {
+        by_architecture = find(list[0].get<std::string>(), "architecture", &Family::architecture);
+    }
+    const Family* by_type = read.has("model_type") ? find(read.text_or("model_type", ""), "model_type", &Family::model_type) : nullptr;
+    if (by_architecture == nullptr && by_type == nullptr)
         throw InputError("{}: neither 'architectures' nor 'model_type' is there; one of them must name the model family", name);
-    }
-    const std::string type = read.text_or("model_type", "llama");
-    if (type != "llama") throw InputError("{}: model_type '{}' is not supported; supported: {}", name, type, supported);
-    return "LlamaForCausalLM";
-}
-
-/// rope_theta and the type from both spellings: `rope_parameters`, or `rope_theta` + `rope_scaling`. Two that disagree are refused.
-double rope_theta_of(const json& root, Reader& read, const std::string& name) {
-    double theta = -1;
-    const auto take = [&](double value, const char* key) {
-        if (!(value > 0) || !std::isfinite(value)) throw InputError("{}: '{}' is {}, expected a number above 0", name, key, value);
-        if (theta > 0 && theta != value) throw InputError("{}: rope_theta is given twice, as {} and {}", name, theta, value);
-        theta = value;
-    };
-    for (const char* key : {"rope_parameters", "rope_scaling"}) {
-        if (!read.has(key)) continue;
-        const json& rope = root.at(key);
-        if (!rope.is_object()) throw InputError("{}: key '{}' is {}, expected an object", name, key, rope.dump());
-        for (const char* spelling : {"rope_type", "type"}) {
-            const json type = rope.value(spelling, json("default"));
-            if (type != "default")
-                throw InputError("{}: {}.{} is {}; only the default rotary embedding is supported in this version", name, key, spelling,
-                                 type.dump());
-        }
-        if (rope.contains("rope_theta")) take(read.number(rope.at("rope_theta"), "rope_theta"), "rope_theta");
-    }
-    if (read.has("rope_theta")) take(read.number(root.at("rope_theta"), "rope_theta"), "rope_theta");
-    return theta > 0 ? theta : read.number_or("rope_theta", 10000.0);
+    if (by_architecture != nullptr && by_type != nullptr && by_architecture != by_type)
+        throw InputError("{}: architecture '{}' and model_type '{}' disagree", name, by_architecture->architecture, by_type->model_type);
+    return by_architecture != nullptr ? *by_architecture : *by_type;
 }
 
 /// Keys that change the mathematics away from what is implemented.
-void refuse_unsupported(const json& root, const Reader& read, const std::string& name) {
+void refuse_unsupported(const ConfigReader& read, const Family& family) {
+    const json& root = read.root();
+    const std::string& name = read.name();
     const std::string activation = read.text_or("hidden_act", "silu");
     if (activation != "silu" && activation != "swish")
         throw InputError("{}: hidden_act '{}' is not supported; supported: silu", name, activation);
-    for (const char* key : {"attention_bias", "mlp_bias"})
-        if (read.flag_or(key, false)) throw InputError("{}: {} = true is not supported in this version", name, key);
-    for (const char* key : {"attention_dropout", "hidden_dropout", "residual_dropout"})
+    if (!family.has_attention_bias && !family.always_qkv_bias && read.flag_or("attention_bias", false))
+        throw InputError("{}: attention_bias = true is not supported for {}", name, family.architecture);
+    if (!family.has_mlp_bias && read.flag_or("mlp_bias", false))
+        throw InputError("{}: mlp_bias = true is not supported for {}", name, family.architecture);
+    for (const char* key : {"attention_dropout", "hidden_dropout", "residual_dropout", "embd_pdrop", "resid_pdrop"})
         if (read.has(key) && read.number(root.at(key), key) != 0)
             throw InputError("{}: {} = {} is not supported; set it to 0", name, key, root.at(key).dump());
     for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
         if (read.has(key) && root.at(key) != 0 && root.at(key) != 1) throw InputError("{}: {}: experts are not supported", name, key);
     for (const char* key : {"quantization_config", "compression_config"})
         if (read.has(key)) throw InputError("{}: {}: a quantized folder must be dequantized first", name, key);
-    if (read.has("partial_rotary_factor") && read.number(root.at("partial_rotary_factor"), "partial_rotary_factor") != 1)
-        throw InputError("{}: partial_rotary_factor = {} is not supported; supported: 1", name, root.at("partial_rotary_factor").dump());
-    if (read.has("sliding_window")) throw InputError("{}: sliding_window is not supported in this version", name);
+    if (family.windows == Windows::none && read.has("sliding_window"))
+        throw InputError("{}: sliding_window is not supported for {}; supported for Mistral, Qwen2 and Qwen3", name, family.architecture);
+}
+
+/// `layer_types` as a list that is true for windowed layers; empty where the key is absent.
+std::vector<bool> layer_types_of(const ConfigReader& read, std::int64_t layers) {
+    std::vector<bool> windowed;
+    if (!read.has("layer_types")) return windowed;
+    const json& list = read.root().at("layer_types");
+    if (!list.is_array() || list.size() != static_cast<std::size_t>(layers))
+        throw InputError("{}: key 'layer_types' must list {} names, one per layer", read.name(), layers);
+    for (const json& type : list) {
+        if (type != "full_attention" && type != "sliding_attention")
+            throw InputError("{}: layer_types holds {}; supported: \"full_attention\", \"sliding_attention\"", read.name(), type.dump());
+        windowed.push_back(type == "sliding_attention");
+    }
+    return windowed;
+}
+
+std::vector<std::int64_t> windows_of(ConfigReader& read, const Family& family, std::int64_t layers) {
+    const auto whole = static_cast<std::size_t>(layers);
+    std::vector<std::int64_t> windows(whole, 0);
+    const std::vector<bool> types = layer_types_of(read, layers);
+    if (family.windows == Windows::none) {
+        if (std::find(types.begin(), types.end(), true) != types.end())
+            throw InputError("{}: layer_types asks for sliding attention, which {} does not have", read.name(), family.architecture);
+        return windows;
+    }
+    const bool is_null = read.root().contains("sliding_window") && read.root().at("sliding_window").is_null();
+    const bool on = family.windows == Windows::all_layers || read.flag_or("use_sliding_window", false);
+    if (!on || is_null) return windows;
+    const std::int64_t window = read.positive_or("sliding_window", default_window);
+    if (family.windows == Windows::all_layers) {
+        if (std::find(types.begin(), types.end(), false) != types.end())
+            throw InputError("{}: layer_types with full attention beside sliding_window = {}; {} has one window for all layers",
+                             read.name(), window, family.architecture);
+        windows.assign(whole, window);
+        return windows;
+    }
+    const std::int64_t first = types.empty() ? read.positive_or("max_window_layers", default_max_window_layers) : 0;
+    for (std::size_t i = 0; i < whole; ++i)
+        if (types.empty() ? static_cast<std::int64_t>(i) >= first : types[i]) windows[i] = window;
+    return windows;
+}
+
+void read_heads(ConfigReader& read, const Family& family, ModelConfig& c) {
+    const std::string& name = read.name();
+    c.heads = read.needed("num_attention_heads");
+    const bool null_kv = read.root().contains("num_key_value_heads") && !read.has("num_key_value_heads");
+    if (null_kv || (family.kv_heads == 0 && !read.has("num_key_value_heads")))
+        c.kv_heads = c.heads;
+    else
+        c.kv_heads = read.positive_or("num_key_value_heads", family.kv_heads);
+    if (c.heads % c.kv_heads != 0)
+        throw InputError("{}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}", name, c.heads, c.kv_heads);
+    if (read.has("head_dim")) {
+        c.head_dim = read.needed("head_dim");
+    } else if (family.head_dim > 0) {
+        c.head_dim = read.positive_or("head_dim", family.head_dim);
+    } else if (c.hidden % c.heads != 0) {
+        throw InputError("{}: hidden_size = {} is not a multiple of num_attention_heads = {} and no head_dim is given", name, c.hidden,
+                         c.heads);
+    } else {
+        c.head_dim = c.hidden / c.heads;
+    }
+    if (c.head_dim % 2 != 0) throw InputError("{}: head_dim = {} is odd; the rotary embedding turns pairs", name, c.head_dim);
 }
 
 }  // namespace
@@ -133,31 +159,26 @@ ModelConfig parse_model_config(const std::string& text, const std::string& name)
     const json root = io::parse_json(text, name);
     if (!root.is_object()) throw InputError("{}: expected a JSON object with the model's configuration", name);
     ModelConfig c;
-    Reader read(root, name, c.assumed);
-    c.architecture = architecture_of(root, read, name);
-    refuse_unsupported(root, read, name);
+    ConfigReader read(root, name, c.assumed);
+    const Family& family = family_of(read);
+    c.architecture = family.architecture;
+    refuse_unsupported(read, family);
     c.vocabulary = read.needed("vocab_size");
     c.hidden = read.needed("hidden_size");
     c.intermediate = read.needed("intermediate_size");
     c.layers = read.needed("num_hidden_layers");
-    c.heads = read.needed("num_attention_heads");
-    c.kv_heads = read.has("num_key_value_heads") ? read.needed("num_key_value_heads") : c.heads;
-    if (c.heads % c.kv_heads != 0)
-        throw InputError("{}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}", name, c.heads, c.kv_heads);
-    if (read.has("head_dim")) {
-        c.head_dim = read.needed("head_dim");
-    } else if (c.hidden % c.heads != 0) {
-        throw InputError("{}: hidden_size = {} is not a multiple of num_attention_heads = {} and no head_dim is given", name, c.hidden,
-                         c.heads);
-    } else {
-        c.head_dim = c.hidden / c.heads;
-    }
-    if (c.head_dim % 2 != 0) throw InputError("{}: head_dim = {} is odd; the rotary embedding turns pairs", name, c.head_dim);
-    c.max_positions = read.positive_or("max_position_embeddings", 2048);
+    read_heads(read, family, c);
+    c.max_positions = read.positive_or("max_position_embeddings", family.max_positions);
     c.norm_epsilon = read.number_or("rms_norm_eps", 1e-6);
     if (!(c.norm_epsilon >= 0)) throw InputError("{}: rms_norm_eps = {} is below 0", name, c.norm_epsilon);
-    c.rope_theta = rope_theta_of(root, read, name);
+    c.rope = read_rope(read, c.max_positions);
     c.tied = read.flag_or("tie_word_embeddings", false);
+    const bool attention_bias = family.has_attention_bias && read.flag_or("attention_bias", false);
+    c.qkv_bias = family.always_qkv_bias || attention_bias;
+    c.output_bias = attention_bias;
+    c.mlp_bias = family.has_mlp_bias && read.flag_or("mlp_bias", false);
+    c.head_norm = family.head_norm;
+    c.windows = windows_of(read, family, c.layers);
     return c;
 }
 

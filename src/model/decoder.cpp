@@ -41,33 +41,75 @@ void Decoder::block_forward(int index, const DeviceBatch& batch) {
     const Layer& l = buffers_.layers[static_cast<std::size_t>(index)];
     const std::int64_t n = batch.rows;
     const int unit = block_unit(index);
-    const auto w = [&](BlockParameter p) { return store_.weight(unit, p); };
+    const auto w = [&](int parameter) { return store_.weight(unit, parameter); };
     const auto epsilon = static_cast<float>(c.norm_epsilon);
     const Tensor input = view(l.input, n, c.hidden), middle = view(l.middle, n, c.hidden), normed = view(buffers_.normed, n, c.hidden);
     const Tensor delta = view(buffers_.delta, n, c.hidden), q = view(l.query, n, c.query_width()), k = view(l.key, n, c.kv_width());
     const Tensor v = view(l.value, n, c.kv_width()), attention = view(l.attention, n, c.query_width());
+    const Tensor raw_q = c.head_norm ? view(l.raw_query, n, c.query_width()) : q,
+                 raw_k = c.head_norm ? view(l.raw_key, n, c.kv_width()) : k;
     const Tensor gated = view(l.gate, n, c.intermediate), upped = view(l.up, n, c.intermediate),
                  act = view(buffers_.wide, n, c.intermediate);
 
     if (index == 0) {
-        backend_.rms_norm_forward(stream_, normed, l.rstd1, input, input, {}, w(norm1), epsilon);
+        backend_.rms_norm_forward(stream_, normed, l.rstd1, input, input, {}, w(at_.norm1), epsilon);
     } else {
         const Tensor before = view(buffers_.layers[static_cast<std::size_t>(index) - 1].middle, n, c.hidden);
-        backend_.rms_norm_forward(stream_, normed, l.rstd1, input, before, delta, w(norm1), epsilon);
+        backend_.rms_norm_forward(stream_, normed, l.rstd1, input, before, delta, w(at_.norm1), epsilon);
     }
-    backend_.linear_forward(stream_, q, normed, w(query));
-    backend_.linear_forward(stream_, k, normed, w(key));
-    backend_.linear_forward(stream_, v, normed, w(value));
-    backend_.rope(stream_, q, c.heads, buffers_.cosine, buffers_.sine, batch.positions, false);
-    backend_.rope(stream_, k, c.kv_heads, buffers_.cosine, buffers_.sine, batch.positions, false);
-    backend_.attention_forward(stream_, attention, l.lse, q, k, v, batch.documents, shape_);
-    backend_.linear_forward(stream_, delta, attention, w(output));
+    linear(unit, raw_q, normed, at_.query, at_.query_bias, batch.tokens);
+    linear(unit, raw_k, normed, at_.key, at_.key_bias, batch.tokens);
+    linear(unit, v, normed, at_.value, at_.value_bias, batch.tokens);
+    rotate(unit, raw_q, q, c.heads, at_.query_norm, l.query_rstd, batch);
+    rotate(unit, raw_k, k, c.kv_heads, at_.key_norm, l.key_rstd, batch);
+    backend_.attention_forward(stream_, attention, l.lse, q, k, v, batch.documents, shape_of(index));
+    linear(unit, delta, attention, at_.output, at_.output_bias, batch.tokens);
 
-    backend_.rms_norm_forward(stream_, normed, l.rstd2, middle, input, delta, w(norm2), epsilon);
-    backend_.linear_forward(stream_, gated, normed, w(gate));
-    backend_.linear_forward(stream_, upped, normed, w(up));
+    backend_.rms_norm_forward(stream_, normed, l.rstd2, middle, input, delta, w(at_.norm2), epsilon);
+    linear(unit, gated, normed, at_.gate, at_.gate_bias, batch.tokens);
+    linear(unit, upped, normed, at_.up, at_.up_bias, batch.tokens);
     backend_.swiglu_forward(stream_, act, gated, upped);
-    backend_.linear_forward(stream_, delta, act, w(down));
+    linear(unit, delta, act, at_.down, at_.down_bias, batch.tokens);
+}
+
+void Decoder::linear(int unit, Tensor y, Tensor x, int weight, int bias, std::int64_t tokens) {
+    backend_.linear_forward(stream_, y, x, store_.weight(unit, weight));
+    if (bias >= 0) backend_.add_bias(stream_, y, store_.weight(unit, bias), tokens);
+}
+
+void Decoder::linear_gradient(int unit, Tensor dy, Tensor x, int weight, int bias) {
+    backend_.linear_backward_weight(stream_, store_.gradient(unit, weight), dy, x);
+    if (bias >= 0) backend_.bias_backward(stream_, store_.gradient(unit, bias).as<float>(), dy);
+}
+
+namespace {
+/// The same memory with one row per head.
+Tensor by_heads(Tensor x, std::int64_t heads) {
+    return {x.data, x.dtype, x.rows * heads, x.columns / heads};
+}
+}  // namespace
+
+void Decoder::rotate(int unit, Tensor raw, Tensor x, std::int64_t heads, int norm, float* rstd, const DeviceBatch& batch) {
+    if (norm >= 0)
+        backend_.rms_norm_forward(stream_, by_heads(x, heads), rstd, by_heads(raw, heads), by_heads(raw, heads), {},
+                                  store_.weight(unit, norm), static_cast<float>(config_.norm_epsilon));
+    backend_.rope(stream_, x, heads, buffers_.cosine, buffers_.sine, batch.positions, false);
+}
+
+Tensor Decoder::rotate_backward(int unit, Tensor dx, Tensor d_raw, Tensor raw, std::int64_t heads, int norm, const float* rstd,
+                                const DeviceBatch& batch) {
+    backend_.rope(stream_, dx, heads, buffers_.cosine, buffers_.sine, batch.positions, true);
+    if (norm < 0) return dx;
+    backend_.zero(stream_, d_raw.data, d_raw.bytes());
+    backend_.rms_norm_backward(stream_, by_heads(d_raw, heads), store_.gradient(unit, norm).as<float>(), by_heads(dx, heads),
+                               by_heads(raw, heads), rstd, store_.weight(unit, norm), buffers_.scratch);
+    return d_raw;
+}
+
+AttentionShape Decoder::shape_of(int layer) const {
+    AttentionShape shape = shape_;
+    shape.window = config_.windows[static_cast<std::size_t>(layer)];
+    return shape;
 }
 
 void Decoder::head_norm(const DeviceBatch& batch) {
@@ -151,16 +193,16 @@ void Decoder::mlp_backward(int index, const DeviceBatch& batch) {
     const Tensor gated = view(l.gate, n, config_.intermediate), upped = view(l.up, n, config_.intermediate);
     const Tensor act = view(buffers_.wide, n, config_.intermediate);
 
-    backend_.linear_backward_input(stream_, act, residual, store_.weight(unit, down), false);
+    backend_.linear_backward_input(stream_, act, residual, store_.weight(unit, at_.down), false);
     backend_.swiglu_backward(stream_, gated, upped, act);
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, down), residual, act);
-    backend_.rms_norm_again(stream_, normed, middle, l.rstd2, store_.weight(unit, norm2));
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, gate), gated, normed);
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, up), upped, normed);
-    backend_.linear_backward_input(stream_, d_normed, gated, store_.weight(unit, gate), false);
-    backend_.linear_backward_input(stream_, d_normed, upped, store_.weight(unit, up), true);
-    backend_.rms_norm_backward(stream_, residual, store_.gradient(unit, norm2).as<float>(), d_normed, middle, l.rstd2,
-                               store_.weight(unit, norm2), buffers_.scratch);
+    linear_gradient(unit, residual, act, at_.down, at_.down_bias);
+    backend_.rms_norm_again(stream_, normed, middle, l.rstd2, store_.weight(unit, at_.norm2));
+    linear_gradient(unit, gated, normed, at_.gate, at_.gate_bias);
+    linear_gradient(unit, upped, normed, at_.up, at_.up_bias);
+    backend_.linear_backward_input(stream_, d_normed, gated, store_.weight(unit, at_.gate), false);
+    backend_.linear_backward_input(stream_, d_normed, upped, store_.weight(unit, at_.up), true);
+    backend_.rms_norm_backward(stream_, residual, store_.gradient(unit, at_.norm2).as<float>(), d_normed, middle, l.rstd2,
+                               store_.weight(unit, at_.norm2), buffers_.scratch);
 }
 
 void Decoder::attention_backward(int index, const DeviceBatch& batch) {
@@ -174,21 +216,27 @@ void Decoder::attention_backward(int index, const DeviceBatch& batch) {
     const Tensor dq = view(buffers_.d_query, n, c.query_width()), dk = view(buffers_.d_key, n, c.kv_width());
     const Tensor dv = view(buffers_.d_value, n, c.kv_width());
 
-    backend_.linear_backward_input(stream_, d_attention, residual, store_.weight(unit, output), false);
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, output), residual, attention);
+    const Tensor raw_q = c.head_norm ? view(l.raw_query, n, c.query_width()) : Tensor{},
+                 raw_k = c.head_norm ? view(l.raw_key, n, c.kv_width()) : Tensor{};
+
+    backend_.linear_backward_input(stream_, d_attention, residual, store_.weight(unit, at_.output), false);
+    linear_gradient(unit, residual, attention, at_.output, at_.output_bias);
     backend_.attention_backward(stream_, dq, dk, dv, d_attention, attention, l.lse, view(l.query, n, c.query_width()),
-                                view(l.key, n, c.kv_width()), view(l.value, n, c.kv_width()), batch.documents, shape_, buffers_.scratch);
-    backend_.rope(stream_, dq, c.heads, buffers_.cosine, buffers_.sine, batch.positions, true);
-    backend_.rope(stream_, dk, c.kv_heads, buffers_.cosine, buffers_.sine, batch.positions, true);
-    backend_.rms_norm_again(stream_, normed, input, l.rstd1, store_.weight(unit, norm1));
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, query), dq, normed);
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, key), dk, normed);
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, value), dv, normed);
-    backend_.linear_backward_input(stream_, d_normed, dq, store_.weight(unit, query), false);
-    backend_.linear_backward_input(stream_, d_normed, dk, store_.weight(unit, key), true);
-    backend_.linear_backward_input(stream_, d_normed, dv, store_.weight(unit, value), true);
-    backend_.rms_norm_backward(stream_, residual, store_.gradient(unit, norm1).as<float>(), d_normed, input, l.rstd1,
-                               store_.weight(unit, norm1), buffers_.scratch);
+                                view(l.key, n, c.kv_width()), view(l.value, n, c.kv_width()), batch.documents, shape_of(index),
+                                buffers_.scratch);
+    // the attention's gradient is used up: its memory holds that of the raw queries
+    const Tensor d_raw_q = rotate_backward(unit, dq, d_attention, raw_q, c.heads, at_.query_norm, l.query_rstd, batch);
+    const Tensor d_raw_k =
+        rotate_backward(unit, dk, view(buffers_.d_raw_key, n, c.kv_width()), raw_k, c.kv_heads, at_.key_norm, l.key_rstd, batch);
+    backend_.rms_norm_again(stream_, normed, input, l.rstd1, store_.weight(unit, at_.norm1));
+    linear_gradient(unit, d_raw_q, normed, at_.query, at_.query_bias);
+    linear_gradient(unit, d_raw_k, normed, at_.key, at_.key_bias);
+    linear_gradient(unit, dv, normed, at_.value, at_.value_bias);
+    backend_.linear_backward_input(stream_, d_normed, d_raw_q, store_.weight(unit, at_.query), false);
+    backend_.linear_backward_input(stream_, d_normed, d_raw_k, store_.weight(unit, at_.key), true);
+    backend_.linear_backward_input(stream_, d_normed, dv, store_.weight(unit, at_.value), true);
+    backend_.rms_norm_backward(stream_, residual, store_.gradient(unit, at_.norm1).as<float>(), d_normed, input, l.rstd1,
+                               store_.weight(unit, at_.norm1), buffers_.scratch);
 }
 
 }  // namespace sherd

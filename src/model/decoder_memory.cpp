@@ -32,6 +32,12 @@ Decoder::Buffers Decoder::lay_out(Arena& activations, Arena& workspace, const Mo
         l.middle = wide(activations, c.hidden, "after attention");
         l.gate = wide(activations, c.intermediate, "gate");
         l.up = wide(activations, c.intermediate, "up");
+        if (c.head_norm) {
+            l.raw_query = wide(activations, c.query_width(), "query before its norm");
+            l.raw_key = wide(activations, c.kv_width(), "key before its norm");
+            l.query_rstd = floats(activations, rows * static_cast<std::uint64_t>(c.heads), "query norm");
+            l.key_rstd = floats(activations, rows * static_cast<std::uint64_t>(c.kv_heads), "key norm");
+        }
         l.rstd1 = floats(activations, rows, "norm 1");
         l.rstd2 = floats(activations, rows, "norm 2");
         l.lse = floats(activations, rows * static_cast<std::uint64_t>(c.heads), "attention log-sum");
@@ -62,10 +68,12 @@ Decoder::Buffers Decoder::lay_out(Arena& activations, Arena& workspace, const Mo
     b.d_query = wide(workspace, c.query_width(), "gradient of query");
     b.d_key = wide(workspace, c.kv_width(), "gradient of key");
     b.d_value = wide(workspace, c.kv_width(), "gradient of value");
+    if (c.head_norm) b.d_raw_key = wide(workspace, c.kv_width(), "gradient of key before its norm");
     b.logits_gradient =
         compute == DType::f32 ? static_cast<void*>(b.logits) : workspace.take(chunk * vocabulary * element, "logits gradient");
     const std::int64_t scratch =
-        std::max(backend.rms_norm_scratch(limits.rows, c.hidden), backend.attention_scratch(limits.rows, shape, compute));
+        std::max({backend.rms_norm_scratch(limits.rows, c.hidden), backend.attention_scratch(limits.rows, shape, compute),
+                  c.head_norm ? backend.rms_norm_scratch(limits.rows * c.heads, c.head_dim) : 0});
     b.scratch = floats(workspace, static_cast<std::uint64_t>(scratch), "scratch");
     return b;
 }
@@ -83,6 +91,7 @@ Decoder::Decoder(const ModelConfig& config, Backend& backend, Stream& stream, Un
       store_(store),
       compute_(compute),
       limits_{bucket_rows(limits.rows), std::max<std::int64_t>(1, limits.positions), limits.training},
+      at_(config),
       shape_{config.heads, config.kv_heads, config.head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))} {
     const DecoderMemory bytes = memory(config_, backend_, compute_, limits_);
     activation_memory_ = DeviceMemory(backend_, bytes.activations, "activations");
@@ -94,13 +103,13 @@ Decoder::Decoder(const ModelConfig& config, Backend& backend, Stream& stream, Un
 
 /// Angles in double: in fp32 the product of position and frequency loses the low bits that long documents need.
 void Decoder::make_rotary_tables() {
-    const std::int64_t half = config_.head_dim / 2;
+    const std::vector<double> frequencies = rotary_frequencies(config_.rope, config_.head_dim);
     std::vector<float> cosine, sine;
     for (std::int64_t p = 0; p < limits_.positions; ++p)
-        for (std::int64_t i = 0; i < half; ++i) {
-            const double frequency = std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config_.head_dim));
-            cosine.push_back(static_cast<float>(std::cos(static_cast<double>(p) * frequency)));
-            sine.push_back(static_cast<float>(std::sin(static_cast<double>(p) * frequency)));
+        for (const double frequency : frequencies) {
+            const double angle = static_cast<double>(p) * frequency;
+            cosine.push_back(static_cast<float>(std::cos(angle) * config_.rope.attention_factor));
+            sine.push_back(static_cast<float>(std::sin(angle) * config_.rope.attention_factor));
         }
     backend_.copy_to_device(stream_, buffers_.cosine, cosine.data(), cosine.size() * sizeof(float));
     backend_.copy_to_device(stream_, buffers_.sine, sine.data(), sine.size() * sizeof(float));

@@ -14,24 +14,58 @@ std::int64_t ParameterSpec::elements() const noexcept {
     return n;
 }
 
+namespace {
+
+/// In the order of BlockParameter: matrices and norms that every block has, then what some models add.
+std::vector<ParameterSpec> block_parameters(const ModelConfig& c, std::int64_t layer) {
+    const std::string p = fmt::format("model.layers.{}.", layer), attention = p + "self_attn.", mlp = p + "mlp.";
+    std::vector<ParameterSpec> all{{p + "input_layernorm.weight", {c.hidden}},
+                                   {attention + "q_proj.weight", {c.query_width(), c.hidden}},
+                                   {attention + "k_proj.weight", {c.kv_width(), c.hidden}},
+                                   {attention + "v_proj.weight", {c.kv_width(), c.hidden}},
+                                   {attention + "o_proj.weight", {c.hidden, c.query_width()}},
+                                   {p + "post_attention_layernorm.weight", {c.hidden}},
+                                   {mlp + "gate_proj.weight", {c.intermediate, c.hidden}},
+                                   {mlp + "up_proj.weight", {c.intermediate, c.hidden}},
+                                   {mlp + "down_proj.weight", {c.hidden, c.intermediate}}};
+    const auto add = [&](bool there, const std::string& name, std::int64_t size) {
+        if (there) all.push_back({name, {size}});
+    };
+    add(c.head_norm, attention + "q_norm.weight", c.head_dim);
+    add(c.head_norm, attention + "k_norm.weight", c.head_dim);
+    add(c.qkv_bias, attention + "q_proj.bias", c.query_width());
+    add(c.qkv_bias, attention + "k_proj.bias", c.kv_width());
+    add(c.qkv_bias, attention + "v_proj.bias", c.kv_width());
+    add(c.output_bias, attention + "o_proj.bias", c.hidden);
+    add(c.mlp_bias, mlp + "gate_proj.bias", c.intermediate);
+    add(c.mlp_bias, mlp + "up_proj.bias", c.intermediate);
+    add(c.mlp_bias, mlp + "down_proj.bias", c.hidden);
+    return all;
+}
+
+}  // namespace
+
+BlockIndex::BlockIndex(const ModelConfig& c) {
+    int next = 9;
+    const auto take = [&](bool there, int& index) {
+        if (there) index = next++;
+    };
+    take(c.head_norm, query_norm);
+    take(c.head_norm, key_norm);
+    take(c.qkv_bias, query_bias);
+    take(c.qkv_bias, key_bias);
+    take(c.qkv_bias, value_bias);
+    take(c.output_bias, output_bias);
+    take(c.mlp_bias, gate_bias);
+    take(c.mlp_bias, up_bias);
+    take(c.mlp_bias, down_bias);
+}
+
 std::vector<UnitSpec> parameter_units(const ModelConfig& c) {
     const ParameterSpec embedding{"model.embed_tokens.weight", {c.vocabulary, c.hidden}}, norm{"model.norm.weight", {c.hidden}};
     std::vector<UnitSpec> units;
     units.push_back(c.tied ? UnitSpec{"outer", {embedding, norm}, true} : UnitSpec{"embedding", {embedding}, true});
-    for (std::int64_t i = 0; i < c.layers; ++i) {
-        const std::string p = fmt::format("model.layers.{}.", i);
-        units.push_back({fmt::format("block {}", i),
-                         {{p + "input_layernorm.weight", {c.hidden}},
-                          {p + "self_attn.q_proj.weight", {c.query_width(), c.hidden}},
-                          {p + "self_attn.k_proj.weight", {c.kv_width(), c.hidden}},
-                          {p + "self_attn.v_proj.weight", {c.kv_width(), c.hidden}},
-                          {p + "self_attn.o_proj.weight", {c.hidden, c.query_width()}},
-                          {p + "post_attention_layernorm.weight", {c.hidden}},
-                          {p + "mlp.gate_proj.weight", {c.intermediate, c.hidden}},
-                          {p + "mlp.up_proj.weight", {c.intermediate, c.hidden}},
-                          {p + "mlp.down_proj.weight", {c.hidden, c.intermediate}}},
-                         false});
-    }
+    for (std::int64_t i = 0; i < c.layers; ++i) units.push_back({fmt::format("block {}", i), block_parameters(c, i), false});
     if (!c.tied) units.push_back({"head", {norm, {"lm_head.weight", {c.vocabulary, c.hidden}}}, true});
     return units;
 }

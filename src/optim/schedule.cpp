@@ -26,15 +26,14 @@ double clip_factor(const OptimizerSettings& o, double norm) {
 }
 
 AdamWStep adamw_step(const OptimizerSettings& o, double rate, double clip, std::int64_t t) {
-    const auto f = [](double x) { return static_cast<float>(x); };
-    return {f(rate),
-            f(o.beta1),
-            f(o.beta2),
-            f(o.epsilon),
-            f(o.weight_decay),
-            f(1 - std::pow(o.beta1, static_cast<double>(t))),
-            f(1 - std::pow(o.beta2, static_cast<double>(t))),
-            f(clip)};
+    return {rate,
+            o.beta1,
+            o.beta2,
+            o.epsilon,
+            o.weight_decay,
+            1 - std::pow(o.beta1, static_cast<double>(t)),
+            1 - std::pow(o.beta2, static_cast<double>(t)),
+            clip};
 }
 
 }  // namespace sherd

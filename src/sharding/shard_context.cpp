@@ -17,10 +17,10 @@ ShardContext::ShardContext(const FlatLayout& layout_in, Backend& backend_in, Com
       world(world_in),
       compute(compute_in),
       communication(communication_in),
-      plan(plan_in),
+      plan(simplified(plan_in, groups_in)),
       groups(groups_in),
       options(options_in),
-      tables(all_tables(layout_in, plan_in, groups_in)) {
+      tables(all_tables(layout_in, plan, groups_in)) {
     if (!plan.uses_nodes()) return;
     const int node = groups.nodes[static_cast<std::size_t>(world.rank())];
     node_ = world.split(node);

@@ -9,8 +9,8 @@ namespace sherd {
 
 IntervalTable split_by_shares(std::int64_t n, const std::vector<double>& shares, std::int64_t alignment) {
     const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
-    if (!(total > 0) || std::any_of(shares.begin(), shares.end(), [](double s) { return s < 0; }))
-        throw UsageError("shares must not be negative and at least one must be above 0");
+    if (!(total > 0) || !std::isfinite(total) || std::any_of(shares.begin(), shares.end(), [](double s) { return s < 0; }))
+        throw UsageError("shares must be finite and not negative, and at least one must be above 0");
     const std::int64_t blocks = (n + alignment - 1) / alignment;
     IntervalTable table;
     double sum = 0;

@@ -60,7 +60,7 @@ class Collectives : public ::testing::Test {
         DeviceMemory memory(*backend_, std::max<std::size_t>(addends.size(), 1) * sizeof(float), "addends");
         const std::size_t bytes = addends.size() * sizeof(float);
         backend_->copy_to_device(*stream_, memory.data(), addends.data(), bytes);
-        world_->reduce_scatter(*stream_, memory.as<float>(), owners, {"test"});
+        reduce_scatter(*world_, *stream_, memory.as<float>(), owners, {});
         Floats whole(addends.size());
         backend_->copy_to_host(*stream_, whole.data(), memory.data(), bytes);
         (void)world_->exchange("the host talks while the stream works");
@@ -116,8 +116,9 @@ TEST_F(Collectives, SumsAreTakenInRankOrder) {
 TEST_F(Collectives, GatherGivesEveryRankEverything) {
     const auto value = [](std::int64_t i) { return static_cast<char>((i * 7 + i / 251) % 127 + 1); };
     for (const std::int64_t n : lengths)
-        for (const std::size_t width : {std::size_t{1}, std::size_t{2}, std::size_t{4}})
+        for (const DType type : {DType::u8, DType::bf16, DType::f32})
             for (const IntervalTable& owners : tables(n)) {
+                const std::size_t width = size_of(type);
                 const auto bytes = static_cast<std::size_t>(n) * width;
                 std::string data(bytes, '\0');
                 for (std::size_t i = static_cast<std::size_t>(mine(owners).begin) * width;
@@ -125,7 +126,7 @@ TEST_F(Collectives, GatherGivesEveryRankEverything) {
                     data[i] = value(static_cast<std::int64_t>(i));
                 DeviceMemory memory(*backend_, std::max<std::size_t>(bytes, 1), "shards");
                 backend_->copy_to_device(*stream_, memory.data(), data.data(), bytes);
-                world_->all_gather(*stream_, memory.data(), width, owners, {"test"});
+                all_gather(*world_, *stream_, memory.data(), type, owners, {});
                 std::string whole(bytes, '\0');
                 backend_->copy_to_host(*stream_, whole.data(), memory.data(), bytes);
                 backend_->synchronize(*stream_);
@@ -142,12 +143,13 @@ TEST_F(Collectives, TrafficIsTheLowerBound) {
         const Traffic before = world_->traffic();
         (void)reduced(Floats(n, 1.0f), owners);
         const std::int64_t others = size() == 1 ? 0 : n - mine(owners).size();
-        EXPECT_EQ(world_->traffic().reduce_scatter - before.reduce_scatter, static_cast<std::uint64_t>(others) * sizeof(float));
+        const std::uint64_t summed = world_->traffic().total();
+        EXPECT_EQ(summed - before.total(), static_cast<std::uint64_t>(others) * sizeof(float));
         DeviceMemory memory(*backend_, n * 2, "shards");
-        world_->all_gather(*stream_, memory.data(), 2, owners, {"test"});
+        all_gather(*world_, *stream_, memory.data(), DType::bf16, owners, {});
         backend_->synchronize(*stream_);
         const std::int64_t sent = mine(owners).size() * (size() - 1);
-        EXPECT_EQ(world_->traffic().all_gather - before.all_gather, static_cast<std::uint64_t>(sent) * 2);
+        EXPECT_EQ(world_->traffic().total() - summed, static_cast<std::uint64_t>(sent) * 2);
     }
 }
 

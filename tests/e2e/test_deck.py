@@ -76,7 +76,7 @@ class Deck(unittest.TestCase):
         self.refused(self.deck("[run]\nsteps = 1.5\n" + REQUIRED), "d.ini:2:", "integer")
         self.refused(self.deck("[run]\nsteps = 1\nepochs = 1\n" + REQUIRED), "d.ini:2", "d.ini:3")
         self.refused(self.deck("[run]\ndirectory = a \"b #c\"\n" + REQUIRED), "d.ini:2:", "'#'")
-        self.refused(self.deck("[sharding]\nstrategy = full_shard\n" + REQUIRED), "d.ini:2:", "not in this version")
+        self.refused(self.deck("[memory]\noffload = optimizer\n" + REQUIRED), "d.ini:2:", "not in this version")
         self.refused(self.deck("[model]\nweights = w\n"), "data.tokens is required")
         self.refused(self.deck(REQUIRED), "--run.stpes", "--run.steps", more=["--run.stpes=3"])
         self.refused(self.deck(REQUIRED), "--run.steps is given twice", more=["--run.steps=3", "--run.steps=3"])

@@ -73,7 +73,7 @@ TEST(Deck, DefaultsAreThoseOfTheContract) {
     EXPECT_EQ(s.optimizer.epsilon, 1e-8);
     EXPECT_EQ(s.optimizer.weight_decay, 0.1);
     EXPECT_EQ(s.optimizer.clip_norm, 1.0);
-    EXPECT_EQ(s.sharding.strategy, "no_shard");
+    EXPECT_EQ(s.sharding.strategy, "auto");
     EXPECT_FALSE(s.precision.compute.has_value());
     EXPECT_EQ(s.checkpoint.every_steps, 0);
     EXPECT_EQ(s.checkpoint.every_seconds, 0);
@@ -171,17 +171,15 @@ TEST(Deck, WrongValuesNameDeckLineKeyAndWhatIsAllowed) {
         {"optimizer.min_lr_ratio", "1.5", "from 0 to 1"},
         {"optimizer.epsilon", "0", "above 0"},
         {"optimizer.schedule", "cosin", "constant, linear, cosine"},
-        {"sharding.strategy", "full_shard", "not in this version"},
-        {"sharding.strategy", "hierarchical_shard", "not in this version"},
-        {"sharding.strategy", "zero9", "expected one of no_shard, ddp, auto"},
-        {"sharding.node_size", "2", "not in this version"},
-        {"sharding.shares", "2,1", "not in this version"},
+        {"sharding.strategy", "zero9", "expected one of auto, no_shard, ddp, shard_opt"},
+        {"sharding.parameters", "rank", "expected one of strategy, replica, node, world"},
+        {"sharding.node_size", "0", "1 or more"},
+        {"sharding.shares", "auto", "not in this version"},
+        {"sharding.shares", "2,-1", "'-1' in it is no number of 0 or more"},
         {"precision.compute", "fp16", "not in this version"},
         {"precision.compute", "fp8", "auto, fp32, bf16"},
         {"precision.master", "bf16", "not in this version"},
         {"precision.moments", "bf16", "not in this version"},
-        {"precision.gradients", "bf16", "not in this version"},
-        {"precision.reduce", "fp16", "not in this version"},
         {"precision.loss_scale", "1024", "not in this version"},
         {"precision.loss_scale_window", "10", "not in this version"},
         {"memory.recompute", "block", "not in this version"},
@@ -289,7 +287,7 @@ TEST(Deck, PrintedValuesAreCanonical) {
     EXPECT_EQ(value_in(text, "checkpoint.every"), "2h");
     EXPECT_EQ(value_in(text, "data.shuffle"), "false");
     EXPECT_EQ(value_in(text, "batch.micro_tokens"), "auto");
-    EXPECT_EQ(value_in(text, "sharding.strategy"), "no_shard");
+    EXPECT_EQ(value_in(text, "sharding.strategy"), "auto");
 }
 
 TEST(Deck, ChangesAreListedWithTheirRule) {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -62,7 +63,8 @@ class DeviceMemory {
 /// Sizes of an attention operation. Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
     std::int64_t heads, kv_heads, head_dim;
-    float scale;  ///< of the scores: 1 / sqrt(head_dim)
+    float scale;              ///< of the scores: 1 / sqrt(head_dim)
+    std::int64_t window = 0;  ///< a row sees itself and the window - 1 rows before it; 0: all before it
 };
 
 /// One AdamW step with decoupled weight decay, as torch.optim.AdamW (Loshchilov and Hutter 2019).
@@ -105,8 +107,8 @@ class Backend {
 
     /// to = from, converted with round to nearest even; equal element counts.
     virtual void cast(Stream& stream, Tensor to, Tensor from) = 0;
-    /// y += x, fp32, n elements.
-    virtual void add(Stream& stream, float* y, const float* x, std::int64_t n) = 0;
+    /// y += x, x fp32 with as many elements; y fp32 or bf16, rounded to nearest even.
+    virtual void add(Stream& stream, Tensor y, const float* x) = 0;
     /// *out += sum of x[0..n), accumulated in fp64 in an order that depends on n only.
     virtual void sum(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
     /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.
@@ -118,6 +120,11 @@ class Backend {
     virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
     /// dw [outputs, inputs] (fp32) += dy^T x.
     virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
+
+    /// y[t] += bias in the first `rows` rows; bias: compute type, [1, columns].
+    virtual void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) = 0;
+    /// dbias (fp32, [columns]) += the sum of dy over its rows, in an order that depends on the number of rows only.
+    virtual void bias_backward(Stream& stream, float* dbias, Tensor dy) = 0;
 
     /// y[t] = table[ids[t]]; a zero row where ids[t] < 0. ids: device, [rows].
     virtual void embedding_forward(Stream& stream, Tensor y, Tensor table, const std::int32_t* ids) = 0;
@@ -171,7 +178,14 @@ enum class StreamOrder {
     delayed,      ///< each operation first waits a pseudo-random time up to 200 us, so that missing event waits show
 };
 
+/// What a CPU backend was asked to allocate, for tests: bytes by purpose, and how often.
+struct AllocationLog {
+    std::map<std::string, std::uint64_t> bytes;
+    int count = 0;
+};
+
 /// The CPU as a device. threads: OpenMP threads of each compute operation (at least 1). Denormals are flushed on all of them.
-std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued);
+/// log, where given, must outlive the backend.
+std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued, AllocationLog* log = nullptr);
 
 }  // namespace sherd

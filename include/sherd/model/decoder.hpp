@@ -3,6 +3,7 @@
 #include "sherd/backend/arena.hpp"
 #include "sherd/backend/backend.hpp"
 #include "sherd/model/config.hpp"
+#include "sherd/model/parameters.hpp"
 #include "sherd/model/unit_store.hpp"
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct DeviceBatch {
     const std::int32_t* targets = nullptr;    ///< [rows]: id of the next token where that is a target, else -1
     const std::int32_t* positions = nullptr;  ///< [rows]: from 0 in each document; 0 in surplus rows
     Documents documents;
-    std::int64_t rows = 0;  ///< a bucket (tensor.hpp)
+    std::int64_t tokens = 0;  ///< rows that belong to documents
+    std::int64_t rows = 0;    ///< a bucket (tensor.hpp)
 };
 
 /// What a decoder is sized for.
@@ -52,18 +54,30 @@ class Decoder {
     /// Saved activations of one block.
     struct Layer {
         void *input, *query, *key, *value, *attention, *middle, *gate, *up;
-        float *rstd1, *lse, *rstd2;
+        void *raw_query, *raw_key;  ///< before the norm of heads, where the model has one
+        float *rstd1, *lse, *rstd2, *query_rstd, *key_rstd;
     };
     struct Buffers {
         std::vector<Layer> layers;
         void* final_sum;
         float* final_rstd;
         // temporaries
-        void *normed, *delta, *residual_gradient, *wide, *d_query, *d_key, *d_value, *d_normed, *logits_gradient;
+        void *normed, *delta, *residual_gradient, *wide, *d_query, *d_key, *d_value, *d_raw_key, *d_normed, *logits_gradient;
         float *logits, *losses, *scratch, *cosine, *sine;
     };
     static Buffers lay_out(Arena& activations, Arena& workspace, const ModelConfig& config, const Backend& backend, DType compute,
                            const DecoderLimits& limits);
+
+    /// y = x w^T + bias, or without where there is none.
+    void linear(int unit, Tensor y, Tensor x, int weight, int bias, std::int64_t tokens);
+    /// Adds the gradients of weight and bias from dy.
+    void linear_gradient(int unit, Tensor dy, Tensor x, int weight, int bias);
+    /// Queries or keys: norm of each head where the model has one, then the rotary embedding.
+    void rotate(int unit, Tensor raw, Tensor x, std::int64_t heads, int norm, float* rstd, const DeviceBatch& batch);
+    /// The way back: dx becomes the gradient of what rotate() was given, in memory of dx or of d_raw, which is returned.
+    Tensor rotate_backward(int unit, Tensor dx, Tensor d_raw, Tensor raw, std::int64_t heads, int norm, const float* rstd,
+                           const DeviceBatch& batch);
+    AttentionShape shape_of(int layer) const;
 
     void make_rotary_tables();
     /// Walks embedding, blocks and head forward; `head_work` runs between get and release of the head's unit.
@@ -89,6 +103,7 @@ class Decoder {
     UnitStore& store_;
     DType compute_;
     DecoderLimits limits_;
+    BlockIndex at_;
     AttentionShape shape_;
     DeviceMemory activation_memory_, workspace_memory_;
     Buffers buffers_;

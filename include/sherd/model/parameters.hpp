@@ -28,6 +28,14 @@ struct UnitSpec {
 /// Units in forward order: [embedding, block 0 .. block L-1, head], or [outer, block 0 .. block L-1] for a tied model.
 std::vector<UnitSpec> parameter_units(const ModelConfig& config);
 
+/// Where a block's parameters stand in its unit; -1: the model has no such parameter.
+struct BlockIndex {
+    explicit BlockIndex(const ModelConfig& config);
+    int norm1 = 0, query = 1, key = 2, value = 3, output = 4, norm2 = 5, gate = 6, up = 7, down = 8;
+    int query_norm = -1, key_norm = -1, query_bias = -1, key_bias = -1, value_bias = -1, output_bias = -1;
+    int gate_bias = -1, up_bias = -1, down_bias = -1;
+};
+
 /// Number of parameters over all units.
 std::int64_t parameter_count(const std::vector<UnitSpec>& units);
 

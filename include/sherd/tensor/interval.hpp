@@ -24,8 +24,8 @@ inline Interval intersect(Interval a, Interval b) noexcept {
 using IntervalTable = std::vector<Interval>;
 
 /// Splits [0, n) by shares (all 1: equal parts). Inner bounds are multiples of `alignment`; a share of 0 gives an empty interval.
-/// The largest-remainder rule on aligned blocks: no interval differs from its exact part by more than one block.
-/// Throws UsageError where no share is above 0 or one is negative.
+/// Cumulative shares rounded to aligned blocks: no interval differs from its exact part of the blocks by more than one.
+/// Throws UsageError where no share is above 0, or one is negative or not finite.
 IntervalTable split_by_shares(std::int64_t n, const std::vector<double>& shares, std::int64_t alignment);
 
 /// Equal parts over `ranks`.

@@ -1,6 +1,8 @@
 #include "backend/cpu/kernels.hpp"
 #include "backend/cpu/tiles.hpp"
 
+#include <algorithm>
+
 namespace sherd::cpu {
 
 namespace {
@@ -32,6 +34,7 @@ struct Tiles {
 struct Pair {
     std::int64_t queries, keys, head_dim, padded;
     bool diagonal;
+    std::int64_t distance, window;  ///< from the first key to the first query; keys that far before a query are out of its sight
 };
 
 /// to [query, key] = left [query, head_dim] across [head_dim, key]
@@ -50,9 +53,11 @@ void through_softmax(const Pair& p, float* scores, float* dscores, const float* 
         for (std::int64_t i = 0; i < p.queries; ++i) {
             float *const row = scores + i * tile, *const drow = dscores + i * tile;
             const std::int64_t keys = p.diagonal ? std::min(p.keys, i + 1) : p.keys;
+            const std::int64_t first = std::clamp<std::int64_t>(p.distance + i - p.window + 1, 0, keys);
             const float total = lse[i], dot = dots[i];
+            for (std::int64_t j = 0; j < first; ++j) row[j] = drow[j] = 0.0f;
 #pragma omp simd
-            for (std::int64_t j = 0; j < keys; ++j) {
+            for (std::int64_t j = first; j < keys; ++j) {
                 row[j] = exponential(row[j] - total);
                 drow[j] = row[j] * (drow[j] - dot);
             }
@@ -102,6 +107,7 @@ struct Backward {
         thread_local Scratch scratch;
         const Tiles t(scratch, padded());
         const std::int64_t d = shape.head_dim, kv_stride = shape.kv_heads * d, kv_head = task.head;
+        const std::int64_t window = shape.window > 0 ? shape.window : task.rows;
         for (std::int64_t g = 0; g < group(); ++g) prepare(task, kv_head * group() + g);
         for (std::int64_t j = 0; j < task.rows; j += tile) {
             const std::int64_t keys = std::min(tile, task.rows - j), at = kv_at(task.first_row + j, kv_head);
@@ -112,8 +118,9 @@ struct Backward {
             std::fill(t.dkeys, t.dkeys + tile * padded(), 0.0f);
             std::fill(t.dvalues, t.dvalues + tile * padded(), 0.0f);
             for (std::int64_t g = 0; g < group(); ++g) {
-                for (std::int64_t i = j; i < task.rows; i += tile) {
-                    pair(t, {std::min(tile, task.rows - i), keys, d, padded(), i == j}, task.first_row + i, kv_head * group() + g);
+                for (std::int64_t i = j; i < task.rows && i - j - keys + 1 < window; i += tile) {
+                    pair(t, {std::min(tile, task.rows - i), keys, d, padded(), i == j, i - j, window}, task.first_row + i,
+                         kv_head * group() + g);
                 }
             }
             store_rows(dk + at, kv_stride, t.dkeys, padded(), keys, d);

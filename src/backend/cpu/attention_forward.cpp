@@ -8,6 +8,9 @@ namespace sherd::cpu {
 namespace {
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+// score of a key before the window: finite, since a query's first tile may lie before its window as a whole. What such a tile adds is
+// wiped out by the first score within the window, and the query itself always is one.
+constexpr float before_window = -1e30f;
 
 /// Buffers of one query tile. Scores stand transposed, [key][query]: then the maxima and sums of all queries are kept in the lanes of
 /// registers, and no sum across lanes is needed.
@@ -70,6 +73,13 @@ SHERD_INLINE inline void soften_columns(float* scores, float* top, float* sum, f
     }
 }
 
+/// Takes out the keys that lie `window` or more before a query; `distance`: from the tile's first key to its first query.
+void mask_window(const Tiles& t, std::int64_t queries, std::int64_t keys, std::int64_t distance, std::int64_t window) {
+    const std::int64_t columns = round_up_to_lanes(queries);
+    for (std::int64_t j = 0; j < keys; ++j)
+        for (std::int64_t i = std::max<std::int64_t>(0, window - distance + j); i < columns; ++i) t.scores[j * tile + i] = before_window;
+}
+
 /// Scores become probabilities relative to the new maxima; top, sum and rescale follow.
 void soften(const Tiles& t, std::int64_t queries, std::int64_t keys, bool diagonal) {
     const std::int64_t columns = round_up_to_lanes(queries);
@@ -121,15 +131,18 @@ struct Forward {
         transpose_rows(t.queries, t.out, padded, queries, d);
         std::fill(t.top, t.top + tile, minus_infinity);
         std::fill(t.sum, t.sum + tile, 0.0f);
-        for (std::int64_t j = 0; j <= task.index; ++j) {
+        const std::int64_t window = shape.window > 0 ? shape.window : task.rows;
+        const std::int64_t first_tile = std::max<std::int64_t>(0, from - window + 1) / tile;
+        for (std::int64_t j = first_tile; j <= task.index; ++j) {
             const bool diagonal = j == task.index;
             const std::int64_t keys = std::min(tile, task.rows - j * tile);
             const std::int64_t at = (task.first_row + j * tile) * kv_stride + kv_head * d;
             load_rows(t.keys, padded, k + at, kv_stride, keys, d);
             load_rows(t.values, padded, v + at, kv_stride, keys, d);
             score(t, queries, keys, d, padded, diagonal);
+            if (from - j * tile + queries > window) mask_window(t, queries, keys, from - j * tile, window);
             soften(t, queries, keys, diagonal);
-            add_values(t, queries, keys, padded, diagonal, j == 0);
+            add_values(t, queries, keys, padded, diagonal, j == first_tile);
         }
         for (std::int64_t i = 0; i < queries; ++i) {
             store_rows(out + (row + i) * q_stride + head * d, q_stride, t.out + i * padded, padded, 1, d, 1.0f / t.sum[i]);

@@ -9,7 +9,7 @@ enum class Bf16Products { native, converted };
 
 // elementwise.cpp
 void cast(Tensor to, Tensor from);
-void add(float* y, const float* x, std::int64_t n);
+void add(Tensor y, const float* x);
 void rope(Tensor x, std::int64_t heads, const float* cosine, const float* sine, const std::int32_t* positions, bool inverse);
 void swiglu_forward(Tensor out, Tensor gate, Tensor up);
 void swiglu_backward(Tensor gate, Tensor up, Tensor dout);
@@ -25,6 +25,10 @@ double sum_squares(const float* x, std::int64_t n);
 void linear_forward(Tensor y, Tensor x, Tensor w, Bf16Products products);
 void linear_backward_input(Tensor dx, Tensor dy, Tensor w, bool accumulate, Bf16Products products);
 void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, Bf16Products products);
+
+// bias.cpp
+void add_bias(Tensor y, Tensor bias, std::int64_t rows);
+void bias_backward(float* dbias, Tensor dy);
 
 // embedding.cpp
 void embedding_forward(Tensor y, Tensor table, const std::int32_t* ids);
