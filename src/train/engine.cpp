@@ -110,7 +110,7 @@ void Engine::choose_plan(const Settings& settings, const Session& session) {
 }
 
 ShardOptions Engine::options_of(const Settings& settings) const {
-    return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce};
+    return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce, settings.precision.gradients};
 }
 
 /// before: bytes in use before anything was allocated here.

@@ -107,8 +107,8 @@ class Backend {
 
     /// to = from, converted with round to nearest even; equal element counts.
     virtual void cast(Stream& stream, Tensor to, Tensor from) = 0;
-    /// y += x, fp32, n elements.
-    virtual void add(Stream& stream, float* y, const float* x, std::int64_t n) = 0;
+    /// y += x, x fp32 with as many elements; y fp32 or bf16, rounded to nearest even.
+    virtual void add(Stream& stream, Tensor y, const float* x) = 0;
     /// *out += sum of x[0..n), accumulated in fp64 in an order that depends on n only.
     virtual void sum(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
     /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.

@@ -102,8 +102,8 @@ class CpuBackend final : public Backend {
         expect(to.elements() == from.elements(), "cast", text(to) + " from " + text(from));
         put(stream, [=] { cpu::cast(to, from); });
     }
-    void add(Stream& stream, float* y, const float* x, std::int64_t n) override {
-        put(stream, [=] { cpu::add(y, x, n); });
+    void add(Stream& stream, Tensor y, const float* x) override {
+        put(stream, [=] { cpu::add(y, x); });
     }
     void sum(Stream& stream, double* out, const float* x, std::int64_t n) override {
         put(stream, [=] { *out += cpu::sum(x, n); });
