@@ -61,8 +61,10 @@ class Curve(ShardingCase):
         longest = max(len(d) for group in self.documents.values() for d in group)
         for strategy, ranks in itertools.product(STRATEGIES, range(1, 7)):
             for size in sorted({1, 2, 3, ranks} & set(range(1, ranks + 1))) if strategy in BY_NODE else (ranks,):
-                zeros = [0 if r % size != 0 and r % 2 else 1 + r for r in range(ranks)] if strategy in BY_NODE else [r % 3 for r in range(ranks)]
-                for shares in filter(any, (None, [1 + 3 * r % 5 for r in range(ranks)], zeros)):
+                uneven = [1 + 3 * r % 5 for r in range(ranks)]
+                idle = (lambda r: r % size != 0 and r % 2 == 1) if strategy in BY_NODE else (lambda r: r % 3 == 1)
+                zeros = [0 if idle(r) else 1 + r for r in range(ranks)]
+                for shares in (None, uneven, zeros):
                     for k in (1, 2, 4):
                         with self.subTest(strategy=strategy, ranks=ranks, node_size=size, shares=shares, k=k):
                             shape = dict(ranks=ranks, node_size=size, shares=shares and ",".join(map(str, shares)),
@@ -120,7 +122,8 @@ class SameBits(ShardingCase):
         shape = SHAPES["3 ranks, nodes of 2 and 1"]
         self.run_of("plain", "hierarchical_shard", shape, run__stop_step=4, batch__micro_tokens=300)
         for key in ("sharding__prefetch", "sharding__keep_gathered"):
-            self.run_of(key, "hierarchical_shard", shape, run__stop_step=4, batch__micro_tokens=300, **{key: str(key.endswith("gathered")).lower()})
+            value = str(key.endswith("gathered")).lower()
+            self.run_of(key, "hierarchical_shard", shape, run__stop_step=4, batch__micro_tokens=300, **{key: value})
             self.assertEqual(self.results(key), self.results("plain"))
             self.assert_same_bits(self.state(key), self.state("plain"))
 
@@ -210,7 +213,8 @@ class Choice(ShardingCase):
             self.assertLess(int(sent), 2.1 * parameters)
         self.assertRegex(text, r"sent a step +[\d.]+ MiB with one micro-step, [\d.]+ MiB more for each further one")
         classes = {name: int(size) for name, size in re.findall(r"^  (\S.*?) +\S+ +(\d+) +[\d.]+ MiB$", text, re.M)}
-        for name in ("weights (replica)", "exp_avg (world)", "exp_avg_sq (world)", "gradients (world)", "gradients of units", "activations"):
+        for name in ("weights (replica)", "exp_avg (world)", "exp_avg_sq (world)", "gradients (world)", "gradients of units", "activations",
+                     "program and libraries"):
             self.assertIn(name, classes)
         self.assertGreater(classes["weights (replica)"], 1.9 * classes["exp_avg (world)"])
 
