@@ -20,7 +20,7 @@ namespace po = boost::program_options;
 
 namespace {
 constexpr const char* introduction =
-    "usage: sherd export --from W.h5|HF/|CHECKPOINT --to HF/ [--force] [--max-shard-size 5GB]\n\n"
+    "usage: sherd export --from W.h5|HF/|CHECKPOINT --to HF/ [--force] [--max-shard-size 5GB] [--dtype fp32|bf16|fp16]\n\n"
     "Writes a Hugging Face folder: config.json and the tokenizer's files as they were imported, and the weights as safetensors, each "
     "tensor\n"
     "in the type it has. The folder appears whole or not at all. A folder that is in use is replaced with --force only: its safetensors "
@@ -91,13 +91,14 @@ int export_command(const std::vector<std::string>& arguments) {
         "to", po::value<std::string>(), "folder to write")("force", "replace the model in a folder that is not empty")(
         "max-shard-size", po::value<std::string>()->default_value("5GB"),
         "largest safetensors file; a tensor that is larger gets a file of its own")("help,h", "this text");
+    app::add_dtype_option(options, "each has the type that it was imported with");
     const auto values = app::parse_file_options(arguments, introduction, options, {});
     if (!values) return static_cast<int>(ExitCode::done);
     const fs::path from = app::required_path(*values, "from", "export"), to = app::required_path(*values, "to", "export");
     const std::uint64_t limit = app::parse_size((*values)["max-shard-size"].as<std::string>());
     check_target(to, values->contains("force"));
 
-    const auto source = open_model(from);
+    const auto source = app::as_requested(open_model(from), *values);
     const ModelConfig config = parse_model_config(source->config(), source->path());
     check_parameters(config, *source);
     const std::vector<TensorInfo> tensors = ordered_tensors(config, *source);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <sstream>
+#include <utility>
 
 namespace sherd::app {
 
@@ -96,7 +97,30 @@ std::string place(const std::vector<std::int64_t>& shape, std::int64_t flat) {
     }
     return to_string(at);
 }
+
+/// Why a value that reads as not finite cannot be written.
+std::string why_not(const WeightSource& source, const TensorInfo& tensor, std::int64_t flat) {
+    float value = 0;
+    source.read_float(tensor, flat, 1, &value);
+    const std::string where = fmt::format("{}: element {} (flat index {}) is", source.describe(tensor), place(tensor.shape, flat), flat);
+    if (std::isfinite(value))
+        return fmt::format("{} {:g}, which {} cannot hold; choose another type with --dtype", where, value, name_of(tensor.dtype));
+    return fmt::format("{} {}; every weight must be finite", where, std::isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity");
+}
 }  // namespace
+
+void add_dtype_option(po::options_description& options, const char* kept) {
+    options.add_options()("dtype", po::value<std::string>(),
+                          fmt::format("fp32, bf16 or fp16: convert every tensor, rounding to nearest even; without it {}", kept).c_str());
+}
+
+std::unique_ptr<WeightSource> as_requested(std::unique_ptr<WeightSource> source, const po::variables_map& values) {
+    if (!values.contains("dtype")) return source;
+    const auto& name = values["dtype"].as<std::string>();
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+        if (name_of(dtype) == name) return converted(std::move(source), dtype);
+    throw UsageError("--dtype={} is no type of weights; known are fp32, bf16 and fp16", name);
+}
 
 void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
                    const std::function<void(std::int64_t, std::int64_t, const void*)>& take) {
@@ -107,15 +131,8 @@ void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
     for (std::int64_t begin = 0; begin < elements; begin += piece) {
         const std::int64_t count = std::min(piece, elements - begin);
         source.read(tensor, begin, count, buffer.data());
-        if (const std::int64_t bad = first_non_finite(tensor.dtype, buffer.data(), count); bad < count) {
-            float value = 0;
-            source.read_float(tensor, begin + bad, 1, &value);
-            throw InputError("{}: element {} (flat index {}) is {}; every weight must be finite", source.describe(tensor),
-                             place(tensor.shape, begin + bad), begin + bad,
-                             std::isnan(value) ? "NaN"
-                             : value > 0       ? "infinity"
-                                               : "-infinity");
-        }
+        if (const std::int64_t bad = first_non_finite(tensor.dtype, buffer.data(), count); bad < count)
+            throw InputError(why_not(source, tensor, begin + bad));
         take(begin, count, buffer.data());
     }
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,8 +27,14 @@ std::string human_bytes(std::uint64_t bytes);
 /// "12 bf16, 5 fp32 tensors, 1.3 MB"
 std::string dtype_summary(const std::vector<TensorInfo>& tensors);
 
+/// Declares --dtype, for what import and export write.
+void add_dtype_option(boost::program_options::options_description& options, const char* kept);
+
+/// The source itself, or converted to the type that --dtype names. Throws UsageError for another name.
+std::unique_ptr<WeightSource> as_requested(std::unique_ptr<WeightSource> source, const boost::program_options::variables_map& values);
+
 /// Reads a tensor in pieces of at most 16 MiB, checks that every value is finite and hands the pieces on, in order. Throws InputError
-/// naming tensor and index of a NaN or an infinity.
+/// naming tensor and index of a NaN or an infinity, and of a finite value that the tensor's type cannot hold.
 void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
                    const std::function<void(std::int64_t begin, std::int64_t count, const void* data)>& take);
 

@@ -1,5 +1,6 @@
 /// sherd import: a Hugging Face folder becomes an HDF5 weights file, tensor by tensor.
 #include "file_options.hpp"
+#include "words.hpp"
 
 #include "sherd/app/commands.hpp"
 #include "sherd/io/files.hpp"
@@ -20,7 +21,7 @@ namespace po = boost::program_options;
 
 namespace {
 constexpr const char* introduction =
-    "usage: sherd import --from HF/ --to W.h5 [--force]\n\n"
+    "usage: sherd import --from HF/ --to W.h5 [--force] [--dtype fp32|bf16|fp16]\n\n"
     "Reads a Hugging Face folder (config.json and safetensors) and writes one HDF5 weights file that holds every tensor in the type it "
     "has,\n"
     "the config as it stands, and the tokenizer's files. The file appears whole or not at all.\n"
@@ -60,13 +61,16 @@ int import_command(const std::vector<std::string>& arguments) {
     po::options_description options("Options");
     options.add_options()("from", po::value<std::string>(), "Hugging Face folder to read")(
         "to", po::value<std::string>(), "HDF5 weights file to write")("force", "replace an existing file")("help,h", "this text");
+    app::add_dtype_option(options, "each keeps the type that it has in the folder");
     const auto values = app::parse_file_options(arguments, introduction, options, {});
     if (!values) return static_cast<int>(ExitCode::done);
     const fs::path from = app::required_path(*values, "from", "import"), to = app::required_path(*values, "to", "import");
     check_target(to, values->contains("force"));
 
-    const auto source = open_hugging_face_folder(from);
+    const auto source = app::as_requested(open_hugging_face_folder(from), *values);
     const ModelConfig config = parse_model_config(source->config(), (from / "config.json").string());
+    if (!config.assumed.empty())
+        log::notice(fmt::format("config.json does not say, and as in transformers this is assumed: {}", joined(config.assumed)));
     check_parameters(config, *source);
     io::AtomicTarget target(to, io::AtomicTarget::Kind::file);
     io::HdfFile file = io::HdfFile::create(target.path());

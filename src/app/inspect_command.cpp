@@ -29,6 +29,16 @@ void print_config(const ModelConfig& c) {
                           c.intermediate, c.vocabulary));
     log::line(fmt::format("attention   {} heads of {}, {} key/value heads, positions {}, rope theta {:g}, norm epsilon {:g}{}", c.heads,
                           c.head_dim, c.kv_heads, c.max_positions, c.rope.theta, c.norm_epsilon, c.tied ? ", tied embedding" : ""));
+    constexpr const char* rope_types[] = {"default", "linear", "llama3", "yarn"};
+    const auto windowed = std::count_if(c.windows.begin(), c.windows.end(), [](std::int64_t w) { return w > 0; });
+    std::string more = fmt::format("rope type {}", rope_types[static_cast<int>(c.rope.type)]);
+    if (c.qkv_bias) more += c.output_bias ? ", biases of attention" : ", biases of queries, keys and values";
+    if (c.mlp_bias) more += ", biases of the MLP";
+    if (c.head_norm) more += ", norms of queries and keys";
+    if (windowed > 0)
+        more += fmt::format(", a window of {} tokens in {} of {} layers", *std::max_element(c.windows.begin(), c.windows.end()), windowed,
+                            c.layers);
+    log::line(fmt::format("            {}", more));
     for (const std::string& assumed : c.assumed) log::line(fmt::format("assumed     {}", assumed));
 }
 }  // namespace app

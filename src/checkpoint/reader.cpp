@@ -69,6 +69,9 @@ class CheckpointSource final : public WeightSource {
             }
         }
     }
+    void read_float(const TensorInfo& tensor, std::int64_t begin, std::int64_t count, float* out) const override {
+        reader_.read(StateKind::master, static_cast<std::int32_t>(find(tensor.name) - tensors_.data()), begin, count, out);
+    }
     std::vector<std::string> file_names() const override { return manifest_file_.members("files"); }
     std::vector<std::uint8_t> file(const std::string& name) const override {
         const auto info = manifest_file_.info("files/" + name);

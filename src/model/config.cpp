@@ -68,15 +68,16 @@ const Family& family_of(const ConfigReader& read) {
 }
 
 /// Keys that change the mathematics away from what is implemented.
-void refuse_unsupported(const ConfigReader& read, const Family& family) {
+void refuse_unsupported(ConfigReader& read, const Family& family) {
     const json& root = read.root();
     const std::string& name = read.name();
+    if (!read.has("hidden_act")) read.assume("hidden_act", "silu");
     const std::string activation = read.text_or("hidden_act", "silu");
     if (activation != "silu" && activation != "swish")
         throw InputError("{}: hidden_act '{}' is not supported; supported: silu", name, activation);
-    if (!family.has_attention_bias && !family.always_qkv_bias && read.flag_or("attention_bias", false))
+    if (!family.has_attention_bias && !family.always_qkv_bias && read.is_true("attention_bias"))
         throw InputError("{}: attention_bias = true is not supported for {}", name, family.architecture);
-    if (!family.has_mlp_bias && read.flag_or("mlp_bias", false))
+    if (!family.has_mlp_bias && read.is_true("mlp_bias"))
         throw InputError("{}: mlp_bias = true is not supported for {}", name, family.architecture);
     for (const char* key : {"attention_dropout", "hidden_dropout", "residual_dropout", "embd_pdrop", "resid_pdrop"})
         if (read.has(key) && read.number(root.at(key), key) != 0)
@@ -115,7 +116,12 @@ std::vector<std::int64_t> windows_of(ConfigReader& read, const Family& family, s
     }
     const bool is_null = read.root().contains("sliding_window") && read.root().at("sliding_window").is_null();
     const bool on = family.windows == Windows::all_layers || read.flag_or("use_sliding_window", false);
-    if (!on || is_null) return windows;
+    if (!on || is_null) {
+        if (std::find(types.begin(), types.end(), true) != types.end())
+            throw InputError("{}: layer_types asks for sliding attention, but {}", read.name(),
+                             on ? "sliding_window is null" : "use_sliding_window is not true");
+        return windows;
+    }
     const std::int64_t window = read.positive_or("sliding_window", default_window);
     if (family.windows == Windows::all_layers) {
         if (std::find(types.begin(), types.end(), false) != types.end())
@@ -124,7 +130,7 @@ std::vector<std::int64_t> windows_of(ConfigReader& read, const Family& family, s
         windows.assign(whole, window);
         return windows;
     }
-    const std::int64_t first = types.empty() ? read.positive_or("max_window_layers", default_max_window_layers) : 0;
+    const std::int64_t first = types.empty() ? read.count_or("max_window_layers", default_max_window_layers) : 0;
     for (std::size_t i = 0; i < whole; ++i)
         if (types.empty() ? static_cast<std::int64_t>(i) >= first : types[i]) windows[i] = window;
     return windows;
@@ -134,10 +140,12 @@ void read_heads(ConfigReader& read, const Family& family, ModelConfig& c) {
     const std::string& name = read.name();
     c.heads = read.needed("num_attention_heads");
     const bool null_kv = read.root().contains("num_key_value_heads") && !read.has("num_key_value_heads");
-    if (null_kv || (family.kv_heads == 0 && !read.has("num_key_value_heads")))
+    if (null_kv || (family.kv_heads == 0 && !read.has("num_key_value_heads"))) {
         c.kv_heads = c.heads;
-    else
+        read.assume("num_key_value_heads", fmt::format("{} (num_attention_heads)", c.heads));
+    } else {
         c.kv_heads = read.positive_or("num_key_value_heads", family.kv_heads);
+    }
     if (c.heads % c.kv_heads != 0)
         throw InputError("{}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}", name, c.heads, c.kv_heads);
     if (read.has("head_dim")) {

@@ -27,7 +27,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-/// What PyTorch computed; make.py beside the fixture's source documents the tensors.
+/// What PyTorch computed; tests/fixtures/make.py documents the tensors.
 class Reference {
   public:
     explicit Reference(const std::string& fixture)
@@ -313,6 +313,12 @@ TEST_P(Fixtures, late_streams_change_no_bit) {
 
 std::vector<Case> cases() {
     std::vector<Case> all;
+    // each shows something that the five below do not: cases.json tells what
+    for (const char* fixture : {"llama_biases", "llama_linear_old", "llama_yarn", "llama_fp16", "llama_mixed_old", "mistral_head_dim",
+                                "qwen2_windows", "qwen3_layer_types"}) {
+        all.push_back({fixture, "no_shard", 0, Batches::whole});
+        all.push_back({fixture, "full_shard", 0, Batches::one_document_each});
+    }
     for (const char* fixture : {"llama2", "llama3_scaled", "mistral_sliding", "qwen2", "qwen3"})
         for (const auto& [strategy, node_size] :
              {std::pair<const char*, std::int64_t>{"no_shard", 0}, {"full_shard", 0}, {"hierarchical_shard", 2}})

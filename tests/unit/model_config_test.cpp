@@ -16,7 +16,8 @@ using nlohmann::json;
 json llama() {
     return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 131, "hidden_size": 48,
         "intermediate_size": 104, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"})");
+        "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu", "attention_bias": false,
+        "mlp_bias": false})");
 }
 
 ModelConfig parse(const json& config) {
@@ -97,11 +98,24 @@ TEST(ModelConfig, needed_keys) {
 }
 
 TEST(ModelConfig, defaults_are_those_of_transformers_and_are_told) {
-    const ModelConfig c = parse(with({{"rms_norm_eps", nullptr}, {"rope_theta", nullptr}, {"max_position_embeddings", nullptr}}));
+    json changes = {{"rms_norm_eps", nullptr}, {"rope_theta", nullptr}, {"max_position_embeddings", nullptr}};
+    for (const char* key : {"hidden_act", "num_key_value_heads", "tie_word_embeddings", "attention_bias", "mlp_bias"})
+        changes[key] = nullptr;
+    const ModelConfig c = parse(with(changes));
+    EXPECT_EQ(c.kv_heads, 4);
+    EXPECT_FALSE(c.tied || c.qkv_bias || c.output_bias || c.mlp_bias);
     EXPECT_EQ(c.norm_epsilon, 1e-6);
     EXPECT_EQ(c.rope.theta, 10000.0);
     EXPECT_EQ(c.max_positions, 2048);
-    EXPECT_EQ(c.assumed, (std::vector<std::string>{"max_position_embeddings = 2048", "rms_norm_eps = 1e-06", "rope_theta = 10000"}));
+    const std::vector<std::string> expected{"hidden_act = silu",
+                                            "num_key_value_heads = 4 (num_attention_heads)",
+                                            "max_position_embeddings = 2048",
+                                            "rms_norm_eps = 1e-06",
+                                            "rope_theta = 10000",
+                                            "tie_word_embeddings = false",
+                                            "attention_bias = false",
+                                            "mlp_bias = false"};
+    EXPECT_EQ(c.assumed, expected);
 }
 
 TEST(ModelConfig, both_spellings_of_the_rotary_embedding) {

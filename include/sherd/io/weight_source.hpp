@@ -46,8 +46,9 @@ class WeightSource {
 
     /// The tensor of that name or nullptr.
     const TensorInfo* find(const std::string& name) const;
-    /// Like read, converted to float (exact from fp32, fp16, bf16).
-    void read_float(const TensorInfo& tensor, std::int64_t begin, std::int64_t count, float* out) const;
+    /// Like read, as float: exact from fp32, fp16 and bf16. A source that has more than its type holds gives that: a checkpoint its
+    /// masters.
+    virtual void read_float(const TensorInfo& tensor, std::int64_t begin, std::int64_t count, float* out) const;
 };
 
 /// HDF5 weights file (`sherd.kind` = "weights"). Throws InputError: missing, not HDF5, truncated, wrong kind or version, a dataset that
@@ -59,5 +60,9 @@ std::unique_ptr<WeightSource> open_hugging_face_folder(const std::filesystem::pa
 
 /// Either of the two above, by what lies at `path`.
 std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path);
+
+/// The same model with every tensor seen in one weight type, rounded to nearest even; what is too large for the type reads as infinity.
+/// Where its config names a type ("dtype", "torch_dtype"), it names this one; the rest of the text stays as it is.
+std::unique_ptr<WeightSource> converted(std::unique_ptr<WeightSource> source, DType dtype);
 
 }  // namespace sherd
