@@ -5,7 +5,7 @@
     make bench TORCH_PYTHON=~/venv/bin/python BENCH='--rounds 3 --compile'
 
 A random model and random documents of 256 tokens; 4,096 tokens a step in micro-batches of 1,024; one rank with all cores, then two ranks
-with half of them each; fp32 and bf16. sherd and PyTorch take turns, round by round, so that a busy machine hits both. Figures are the
+with half of them each, replicated (PyTorch: DDP) and sharded (PyTorch: FSDP2); fp32 and bf16. sherd and PyTorch take turns, round by round, so that a busy machine hits both. Figures are the
 median over all steps but each run's first; memory is the highest resident size of a rank.
 """
 import argparse
@@ -23,8 +23,11 @@ BUILD = pathlib.Path(os.environ.get("SHERD_BUILD", ROOT / "build")).resolve()
 PLACE = BUILD / "bench"
 VOCABULARY = {"tiny": 4096, "small": 8192, "smollm2": 49152}
 LENGTH, TOKENS, MICRO = 256, 4096, 1024
-TARGET_SPEED = {"fp32": 1.0, "bf16": 0.9}  # times PyTorch's best
+# times PyTorch's best: replicated, and sharded against FSDP2
+TARGET_SPEED = {("no_shard", "fp32"): 1.0, ("no_shard", "bf16"): 0.9, ("sharded", "fp32"): 1.3, ("sharded", "bf16"): 1.0}
 TARGET_MEMORY = 0.5
+TARGET_OF_NO_SHARD = {"full_shard": 0.95, "shard_grad_op": 0.99}  # speed
+PEER_MODE = {"no_shard": "ddp", "full_shard": "full_shard", "shard_grad_op": "shard_grad_op"}
 
 
 @dataclass
@@ -63,14 +66,14 @@ def make_inputs(model, steps):
     return weights, tokens
 
 
-def run_sherd(arguments, inputs, ranks, compute):
+def run_sherd(arguments, inputs, ranks, compute, strategy):
     """One run; (tokens/s of each step but the first, bytes)."""
     directory = PLACE / "run"
     shutil.rmtree(directory, ignore_errors=True)
     weights, tokens = inputs
     command = [str(BUILD / "sherd"), "train", f"--model.weights={weights}", f"--data.tokens={tokens}", f"--batch.tokens={TOKENS}",
                f"--batch.micro_tokens={MICRO}", f"--run.steps={arguments.steps}", f"--run.directory={directory}",
-               f"--precision.compute={compute}", "--sharding.strategy=no_shard", "--checkpoint.resume=never"]
+               f"--precision.compute={compute}", f"--sharding.strategy={strategy}", "--checkpoint.resume=never"]
     if ranks > 1:
         root = ["--allow-run-as-root"] if os.getuid() == 0 else []
         command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *command]
@@ -80,33 +83,37 @@ def run_sherd(arguments, inputs, ranks, compute):
     return [line["tokens_per_s"] for line in steps[1:]], max(line["memory_bytes"] for line in steps)
 
 
-def run_torch(arguments, ranks, compute, compiled):
+def run_torch(arguments, ranks, compute, strategy, compiled):
     python = [os.environ["TORCH_PYTHON"]]
     launch = python if ranks == 1 else [*python, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command = [*launch, str(ROOT / "benchmarks/torch_peer.py"), "--model", arguments.model, "--compute", compute, "--length", str(LENGTH),
+    command = [*launch, str(ROOT / "benchmarks/torch_peer.py"), "--model", arguments.model, "--compute", compute, "--mode", PEER_MODE[strategy], "--length", str(LENGTH),
                "--tokens", str(TOKENS), "--micro", str(MICRO), "--steps", str(arguments.steps), *(["--compile"] if compiled else [])]
     result = json.loads(check_run(command, ranks).strip().splitlines()[-1])
     return [TOKENS / seconds for seconds in result["seconds"][1:]], result["memory_bytes"]
 
 
 def compare(arguments, inputs, ranks, compute):
-    """Rounds of one case, interleaved; prints its lines."""
-    sherd, peers = Measured(), {}
-    if "TORCH_PYTHON" in os.environ:
-        peers = {name: Measured() for name in (["PyTorch"] + (["PyTorch compiled"] if arguments.compile else []))}
+    """Rounds of one case, all strategies and peers interleaved; prints its lines."""
+    strategies = arguments.strategies if ranks > 1 else ["no_shard"]
+    ours = {s: Measured() for s in strategies}
+    theirs = {s: {} for s in strategies}
     for _ in range(arguments.rounds):
-        sherd.add(*run_sherd(arguments, inputs, ranks, compute))
-        for name, peer in peers.items():
-            peer.add(*run_torch(arguments, ranks, compute, name.endswith("compiled")))
-    case = f"{arguments.model} {compute} {ranks} rank(s)"
-    print(f"{case:<24} sherd            {sherd}", flush=True)
-    for name, peer in peers.items():
-        print(f"{'':<24} {name:<16} {peer}")
-    if peers:
-        speed = sherd.rate / max(peer.rate for peer in peers.values())
-        memory = sherd.memory / min(peer.memory for peer in peers.values())
-        print(f"{'':<24} ratio            {speed:8.2f} x (target {TARGET_SPEED[compute]:.1f})   memory {memory:.2f} x (target {TARGET_MEMORY})",
-              flush=True)
+        for s in strategies:
+            ours[s].add(*run_sherd(arguments, inputs, ranks, compute, s))
+            for compiled in [False, True][:1 + arguments.compile] if "TORCH_PYTHON" in os.environ else []:
+                peer = theirs[s].setdefault("PyTorch compiled" if compiled else "PyTorch", Measured())
+                peer.add(*run_torch(arguments, ranks, compute, s, compiled))
+    for s in strategies:
+        print(f"{f'{arguments.model} {compute} {ranks} rank(s) {s}':<38} sherd            {ours[s]}", flush=True)
+        for name, peer in theirs[s].items():
+            print(f"{'':<38} {name:<16} {peer}")
+        if theirs[s]:
+            speed = ours[s].rate / max(peer.rate for peer in theirs[s].values())
+            memory = ours[s].memory / min(peer.memory for peer in theirs[s].values())
+            target = TARGET_SPEED["no_shard" if s == "no_shard" else "sharded", compute]
+            print(f"{'':<38} ratio            {speed:8.2f} x (target {target:.1f})   memory {memory:.2f} x (target {TARGET_MEMORY})")
+        if s in TARGET_OF_NO_SHARD and "no_shard" in ours:
+            print(f"{'':<38} to no_shard      {ours[s].rate / ours['no_shard'].rate:8.2f} x (target {TARGET_OF_NO_SHARD[s]})", flush=True)
 
 
 def main():
@@ -115,7 +122,8 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="of each run; the first is not counted")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--compute", nargs="+", choices=TARGET_SPEED, default=list(TARGET_SPEED))
+    parser.add_argument("--compute", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
+    parser.add_argument("--strategies", nargs="+", choices=PEER_MODE, default=list(PEER_MODE), help="with several ranks")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile too")
     arguments = parser.parse_args()
     if arguments.steps < 2 or arguments.rounds < 1:
@@ -125,7 +133,7 @@ def main():
         for compute in arguments.compute:
             compare(arguments, inputs, ranks, compute)
     if "TORCH_PYTHON" not in os.environ:
-        print(f"targets: fp32 {TARGET_SPEED['fp32']} x, bf16 {TARGET_SPEED['bf16']} x PyTorch's speed, {TARGET_MEMORY} x its memory; "
+        print(f"targets: {TARGET_SPEED} x PyTorch's speed, {TARGET_MEMORY} x its memory; "
               "TORCH_PYTHON=PYTHON, one with torch and transformers, measures it here")
 
 

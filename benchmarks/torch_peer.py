@@ -5,7 +5,7 @@
     OMP_NUM_THREADS=1 python -m torch.distributed.run --nproc-per-node 2 torch_peer.py ...
 
 Needs torch and transformers. Random weights and tokens, documents of one length, AdamW (fused), clipping; gradients are summed over ranks
-once a step (DDP). bf16 is autocast over float32 masters, sherd's bf16 likewise.
+once a step (DDP), or as FSDP2 does (--mode full_shard, shard_grad_op). bf16 is autocast or FSDP2's mixed precision over float32 masters.
 """
 import argparse
 import contextlib
@@ -31,14 +31,29 @@ MODELS = {  # as build/tools/make_random_model makes them
 def one_step(model, optimizer, micro_batches, bf16):
     """Forward and backward over the micro-batches, the sum over ranks behind the last one, then the update."""
     for number, ids in enumerate(micro_batches, 1):
-        silent = model.no_sync() if hasattr(model, "no_sync") and number < len(micro_batches) else contextlib.nullcontext()
+        last = number == len(micro_batches)
+        sharded = hasattr(model, "set_requires_gradient_sync")
+        if sharded:
+            model.set_requires_gradient_sync(last)
+        silent = model.no_sync() if hasattr(model, "no_sync") and not last else contextlib.nullcontext()
         with silent:
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16 and not sharded):
                 loss = model(ids, labels=ids, use_cache=False).loss / len(micro_batches)
             loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
+
+
+def shard(model, mode, world, bf16):
+    """FSDP2 around each block and the whole; shard_grad_op keeps weights between forward and backward pass."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    options = dict(mesh=init_device_mesh("cpu", (world,)), reshard_after_forward=mode == "full_shard",
+                   mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bf16 else MixedPrecisionPolicy())
+    for layer in model.model.layers:
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
 
 
 def main():
@@ -49,6 +64,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=4096, help="of one step over all ranks")
     parser.add_argument("--micro", type=int, default=1024, help="tokens of one micro-batch of one rank")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--mode", choices=("ddp", "full_shard", "shard_grad_op"), default="ddp", help="with several ranks")
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
 
@@ -58,8 +74,10 @@ def main():
     torch.manual_seed(0)
     config = LlamaConfig(**MODELS[arguments.model], max_position_embeddings=2048, attn_implementation="sdpa")
     model = LlamaForCausalLM(config)
+    if world > 1 and arguments.mode != "ddp":
+        shard(model, arguments.mode, world, arguments.compute == "bf16")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    if world > 1:
+    if world > 1 and arguments.mode == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
     if arguments.compile:
         model = torch.compile(model)

@@ -1,4 +1,4 @@
-# Checks of the source itself: format, lint, sanitizers.
+# Checks of the source itself: format, lint, sanitizers. And what the tests need besides Debian packages.
 
 .PHONY: format lint lint-format lint-tidy sanitize
 SOURCE_FOLDERS := include src tests
@@ -29,3 +29,11 @@ lint-tidy: deps-lint
 sanitize:
 	$(MAKE) VARIANT=sanitize $(BUILD)/sanitize/tests/unit
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 $(BUILD)/sanitize/tests/unit --gtest_brief=1
+
+# The Python libraries of inputs/tokenize.py, for its tests. Without PyPI there is no stamp, and those tests are skipped with this reason.
+$(BUILD)/venv/tokenize.stamp: tests/e2e/tokenize-requirements.txt
+	@rm -rf $(@D)/tokenize && mkdir -p $(@D)
+	@echo '  VENV $(@D)/tokenize'
+	@if $(PYTHON) -m venv $(@D)/tokenize >$(@D)/tokenize.log 2>&1 && \
+	  $(@D)/tokenize/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps -r $< >>$(@D)/tokenize.log 2>&1; \
+	then touch $@; else echo 'no venv for the tests of tokenize.py, they will be skipped ($(@D)/tokenize.log):'; tail -n 1 $(@D)/tokenize.log; fi

@@ -2,7 +2,7 @@
 # without apt, it says what to ask for.
 
 DEBIAN_PACKAGES := g++ make pkg-config openmpi-bin libopenmpi-dev openssh-client libhdf5-dev libeigen3-dev libboost-program-options-dev \
-  libdnnl-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libgtest-dev python3 python3-numpy python3-h5py
+  libdnnl-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libgtest-dev python3 python3-venv python3-numpy python3-h5py
 LINT_PACKAGES := clang-format clang-tidy
 
 .PHONY: deps deps-lint

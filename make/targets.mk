@@ -14,11 +14,11 @@ help:
 	@echo 'make clean               remove build/'
 
 test: deps
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py
 
 test-full: deps
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --full
 
 test-emulation:

@@ -3,10 +3,10 @@
 
     /usr/bin/python3 tests/run.py [--quick | --full] [--only GROUP ...]
 
-Groups: `unit` (GoogleTest), `distributed-1` to `distributed-5` (GoogleTest under mpirun, a group for each number of ranks) and one for each
+Groups: `unit` (GoogleTest), `distributed-1` to `distributed-5` or `-6` (GoogleTest under mpirun, a group for each number of ranks) and one for each
 file tests/e2e/test_*.py, named without `test_` and `.py`. --only takes the start of a name too (`distributed`). A group that crashes, hangs
-or runs no test is a failure of its own. --quick leaves out more than 3 ranks; end-to-end tests find `quick`, `normal` or `full` in
-SHERD_TESTS. SHERD_BUILD is the build folder (build).
+or runs no test is a failure of its own. --quick leaves out more than 3 ranks, --full adds 6;
+end-to-end tests find `quick`, `normal` or `full` in SHERD_TESTS. SHERD_BUILD is the build folder (build).
 """
 import argparse
 import concurrent.futures
@@ -54,7 +54,7 @@ def all_groups(mode):
     """Every group, long ones of the end-to-end tests first so that two places stay busy to the end."""
     patience = 8 if mode == "full" else 1
     groups = [Group("unit", [str(BUILD / "tests/unit"), "--gtest_brief=1"], 600 * patience, 2, 2)]
-    for ranks in range(1, 4 if mode == "quick" else 6):
+    for ranks in range(1, {"quick": 4, "full": 7}.get(mode, 6)):
         command = [*mpirun(ranks), str(BUILD / "tests/distributed"), "--gtest_brief=1"]
         groups.append(Group(f"distributed-{ranks}", command, 180 * patience, 2, 1))
     files = sorted((ROOT / "tests/e2e").glob("test_*.py"), key=lambda path: (-path.stat().st_size, path.name))

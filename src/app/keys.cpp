@@ -254,6 +254,7 @@ Section precision_section() {
     const auto compute =
         values::Choices<std::optional<DType>>{{{"auto", std::nullopt}, {"fp32", DType::f32}, {"bf16", DType::bf16}}, {"fp16"}};
     const auto state = values::Choices<DType>{{{"fp32", DType::f32}}, {"bf16"}};
+    const auto kept = values::Choices<DType>{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
     const auto wire = values::Choices<DType>{{{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}}};
     return {"precision",
             "number formats",
@@ -271,8 +272,8 @@ Section precision_section() {
               "Format of the optimizer's moments."},
              {"precision", "gradients", "fp32", fixed,
               values::choice(
-                  [](auto& s) -> auto& { return s.precision.gradients; }, state),
-              "Format in which gradients are summed."},
+                  [](auto& s) -> auto& { return s.precision.gradients; }, kept),
+              "Format in which summed gradients are kept."},
              {"precision", "reduce", "fp32", fixed,
               values::choice(
                   [](auto& s) -> auto& { return s.precision.reduce; }, wire),

@@ -1,30 +1,48 @@
 #include "sherd/sharding/gradient_units.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace sherd {
 
-std::uint64_t GradientUnits::unit_bytes(const FlatLayout& layout, const ShardPlan& plan) {
-    if (plan.gradients == Placement::replica) return 0;
+namespace {
+bool added_in_place(const ShardPlan& plan, const ShardOptions& options) {
+    return plan.gradients == Placement::replica && options.gradients == DType::f32;
+}
+/// Floats of the largest unit, for each of three buffers that unpack what is kept in bf16.
+std::int64_t unpacking_elements(const FlatLayout& layout, const ShardOptions& options) {
+    std::int64_t largest = 0;
+    for (const FlatUnit& u : layout.units()) largest = std::max(largest, u.elements);
+    return options.gradients == DType::f32 ? 0 : largest;
+}
+}  // namespace
+
+std::uint64_t GradientUnits::unit_bytes(const FlatLayout& layout, const ShardPlan& plan, const ShardOptions& options) {
+    if (added_in_place(plan, options)) return 0;
     const auto sizes = UnitSlots::elements(layout);
-    return static_cast<std::uint64_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})) * sizeof(float);
+    return static_cast<std::uint64_t>(std::accumulate(sizes.begin(), sizes.end(), 3 * unpacking_elements(layout, options))) * sizeof(float);
 }
 
 GradientUnits::GradientUnits(const ShardContext& context)
     : context_(context),
-      replica_(context.plan.gradients == Placement::replica),
-      shard_(context.backend, context.compute, context.mine(&UnitTables::gradients), DType::f32, "gradients"),
+      in_place_(added_in_place(context.plan, context.options)),
+      shard_(context.backend, context.compute, context.mine(&UnitTables::gradients), context.options.gradients, "gradients"),
       filled_(context.backend.make_event()),
       done_(context.backend.make_event()) {
     const auto optimizer = context.mine(&UnitTables::optimizer);
     if (has_own_result(optimizer, context.mine(&UnitTables::gradients)))
-        own_result_ = ShardBuffer(context.backend, context.compute, optimizer, DType::f32, "summed gradients");
-    if (replica_) return;
-    for (const std::int64_t elements : UnitSlots::elements(context.layout)) {
+        own_result_ = ShardBuffer(context.backend, context.compute, optimizer, context.options.gradients, "summed gradients");
+    if (in_place_) return;
+    const auto make = [&](std::int64_t elements) {
         DeviceMemory memory(context.backend, static_cast<std::size_t>(elements) * sizeof(float), "gradients of a unit");
         context.backend.zero(context.compute, memory.data(), memory.bytes());
-        slots_.push_back({std::move(memory), -1, context.backend.make_event(), context.backend.make_event()});
-    }
+        return memory;
+    };
+    for (const std::int64_t elements : UnitSlots::elements(context.layout))
+        slots_.push_back({make(elements), -1, context.backend.make_event(), context.backend.make_event()});
+    const std::int64_t unpacking = unpacking_elements(context.layout, context.options);
+    for (DeviceMemory* memory : {&unpacked_, &outgoing_, &incoming_})
+        if (unpacking > 0) *memory = make(unpacking);
 }
 
 void GradientUnits::begin_step() {
@@ -35,7 +53,7 @@ void GradientUnits::begin_micro_step(bool last) {
 }
 
 float* GradientUnits::unit_data(int unit) {
-    if (replica_) return shard_.floats(unit, 0);
+    if (in_place_) return shard_.floats(unit, 0);
     Slot& slot = slot_of(unit);
     if (slot.open_unit != unit) {
         context_.backend.wait(context_.compute, *slot.free);
@@ -47,8 +65,20 @@ float* GradientUnits::unit_data(int unit) {
 }
 
 void GradientUnits::accumulate(int unit) {
-    if (!replica_) reduce_into_shard(unit);
+    if (!in_place_) reduce_into_shard(unit);
     if (last_) bring_to_owners(unit);
+}
+
+Tensor GradientUnits::kept(int unit) const {
+    const Interval mine = shard_.held(unit);
+    return {shard_.at(unit, mine.begin), shard_.dtype(), 1, mine.size()};
+}
+
+Tensor GradientUnits::result_kept(int unit) const {
+    const Interval mine = context_.tables[static_cast<std::size_t>(unit)].optimizer[static_cast<std::size_t>(context_.world.rank())];
+    // an empty interval may begin outside of what the gradients hold: any address will do
+    if (mine.empty()) return {shard_.at(unit, shard_.held(unit).begin), shard_.dtype(), 1, 0};
+    return {own_result_.exists() ? own_result_.at(unit, mine.begin) : shard_.at(unit, mine.begin), shard_.dtype(), 1, mine.size()};
 }
 
 /// The group's sum of this micro-step, added to this rank's part on the communication stream.
@@ -59,14 +89,16 @@ void GradientUnits::reduce_into_shard(int unit) {
     backend.record(*slot.filled, context_.compute);
     backend.wait(context_.communication, *slot.filled);
     const Placement placement = context_.plan.gradients;
-    const IntervalTable owners = context_.within(placement, context_.tables[static_cast<std::size_t>(unit)].gradients);
     const Interval mine = shard_.held(unit), whole{0, context_.layout.unit(unit).elements};
     float* sum = slot.memory.as<float>() + mine.begin;
-    context_.group(placement)->redistribute(context_.communication,
-                                            {Redistribution::Mode::sum, DType::f32, context_.options.reduce, slot.memory.data(), sum,
-                                             IntervalTable(owners.size(), whole), owners},
-                                            {CommunicationPhase::reduce_gradients, unit});
-    if (!mine.empty()) backend.add(context_.communication, shard_.floats(unit), sum, mine.size());
+    if (Communicator* group = context_.group(placement); group != nullptr) {
+        const IntervalTable owners = context_.within(placement, context_.tables[static_cast<std::size_t>(unit)].gradients);
+        group->redistribute(context_.communication,
+                            {Redistribution::Mode::sum, DType::f32, context_.options.reduce, slot.memory.data(), sum,
+                             IntervalTable(owners.size(), whole), owners},
+                            {CommunicationPhase::reduce_gradients, unit});
+    }
+    if (!mine.empty()) backend.add(context_.communication, kept(unit), sum);
     backend.record(*slot.free, context_.communication);
     slot.open_unit = -1;
 }
@@ -74,23 +106,30 @@ void GradientUnits::reduce_into_shard(int unit) {
 /// Once a step: sums over the groups that each hold a whole gradient, to the ranks that are responsible for a part; then to all that hold
 /// a replica of that part of the optimizer.
 void GradientUnits::bring_to_owners(int unit) {
-    const ShardPlan& plan = context_.plan;
-    const UnitTables& t = context_.tables[static_cast<std::size_t>(unit)];
+    if (context_.plan.gradients == Placement::world || context_.world.size() == 1) return;
     Backend& backend = context_.backend;
-    if (plan.gradients == Placement::world || context_.world.size() == 1) return;
-    if (replica_) {  // written by the compute stream
+    Stream& stream = context_.communication;
+    if (in_place_) {  // written by the compute stream
         backend.record(*filled_, context_.compute);
-        backend.wait(context_.communication, *filled_);
+        backend.wait(stream, *filled_);
     }
+    const Tensor own = kept(unit), result = result_kept(unit);
+    if (shard_.dtype() == DType::f32) return redistribute_to_owners(unit, own.as<float>(), result.as<float>());
+    backend.cast(stream, {outgoing_.data(), DType::f32, 1, own.elements()}, own);
+    redistribute_to_owners(unit, outgoing_.as<float>(), incoming_.as<float>());
+    backend.cast(stream, result, {incoming_.data(), DType::f32, 1, result.elements()});
+}
+
+void GradientUnits::redistribute_to_owners(int unit, const float* from, float* to) {
+    const UnitTables& t = context_.tables[static_cast<std::size_t>(unit)];
     const auto me = static_cast<std::size_t>(context_.world.rank());
-    float* part = result(unit) + (t.written[me].empty() ? 0 : t.written[me].begin - t.optimizer[me].begin);
+    float* part = to + (t.written[me].empty() ? 0 : t.written[me].begin - t.optimizer[me].begin);
     const CollectiveTag tag{CommunicationPhase::finish_gradients, unit};
-    context_.world.redistribute(
-        context_.communication,
-        {Redistribution::Mode::sum, DType::f32, context_.options.reduce, shard_.floats(unit), part, t.gradients, t.written}, tag);
-    if (plan.optimizer != Placement::world)
+    context_.world.redistribute(context_.communication,
+                                {Redistribution::Mode::sum, DType::f32, context_.options.reduce, from, part, t.gradients, t.written}, tag);
+    if (context_.plan.optimizer != Placement::world)
         context_.world.redistribute(context_.communication,
-                                    {Redistribution::Mode::copy, DType::f32, DType::f32, part, result(unit), t.written, t.optimizer}, tag);
+                                    {Redistribution::Mode::copy, DType::f32, DType::f32, part, to, t.written, t.optimizer}, tag);
 }
 
 void GradientUnits::finish() {
@@ -98,11 +137,11 @@ void GradientUnits::finish() {
     context_.backend.wait(context_.compute, *done_);
 }
 
-float* GradientUnits::result(int unit) const {
-    const Interval mine = context_.tables[static_cast<std::size_t>(unit)].optimizer[static_cast<std::size_t>(context_.world.rank())];
-    // an empty interval may begin outside of what the gradients hold: any address will do
-    if (mine.empty()) return shard_.floats(unit);
-    return own_result_.exists() ? own_result_.floats(unit) : shard_.floats(unit, mine.begin);
+const float* GradientUnits::result(int unit) {
+    const Tensor result = result_kept(unit);
+    if (result.dtype == DType::f32) return result.as<float>();
+    context_.backend.cast(context_.compute, {unpacked_.data(), DType::f32, 1, result.elements()}, result);
+    return unpacked_.as<float>();
 }
 
 }  // namespace sherd

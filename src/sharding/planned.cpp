@@ -27,10 +27,10 @@ std::vector<StateClass> TrainingState::classes(const FlatLayout& layout, DType t
             add("master weights" + over(plan.optimizer), DType::f32, ShardBuffer::bytes(optimizer, DType::f32));
         add("exp_avg" + over(plan.optimizer), DType::f32, ShardBuffer::bytes(optimizer, DType::f32));
         add("exp_avg_sq" + over(plan.optimizer), DType::f32, ShardBuffer::bytes(optimizer, DType::f32));
-        add("gradients" + over(plan.gradients), DType::f32, ShardBuffer::bytes(gradients, DType::f32));
-        add("gradients of units", DType::f32, GradientUnits::unit_bytes(layout, plan));
+        add("gradients" + over(plan.gradients), options.gradients, ShardBuffer::bytes(gradients, options.gradients));
+        add("gradients of units", DType::f32, GradientUnits::unit_bytes(layout, plan, options));
         if (GradientUnits::has_own_result(optimizer, gradients))
-            add("summed gradients", DType::f32, ShardBuffer::bytes(optimizer, DType::f32));
+            add("summed gradients", options.gradients, ShardBuffer::bytes(optimizer, options.gradients));
         if (OptimizerState::needs_outgoing(optimizer, parameters, type)) add("outgoing weights", type, ShardBuffer::bytes(optimizer, type));
     }
     if (type != DType::f32) add("staging of weights", DType::f32, std::uint64_t{1} << 22);

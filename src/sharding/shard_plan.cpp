@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace sherd {
 
@@ -86,8 +87,8 @@ ShardGroups make_groups(const std::vector<int>& nodes_found, std::int64_t node_s
     if (shares.empty()) groups.shares.assign(groups.nodes.size(), 1.0);
     if (groups.shares.size() != groups.nodes.size())
         throw UsageError("sharding.shares lists {} values for {} ranks; give one per rank", groups.shares.size(), groups.nodes.size());
-    if (std::any_of(groups.shares.begin(), groups.shares.end(), [](double s) { return s < 0; }))
-        throw UsageError("sharding.shares holds a negative value");
+    if (std::any_of(groups.shares.begin(), groups.shares.end(), [](double s) { return !(s >= 0 && std::isfinite(s)); }))
+        throw UsageError("sharding.shares holds a value that is negative or no finite number");
     if (std::all_of(groups.shares.begin(), groups.shares.end(), [](double s) { return s == 0; }))
         throw UsageError("sharding.shares are all 0: nobody would hold the model's state");
     for (int node = 0; plan.uses_nodes() && node < groups.node_count(); ++node) {

@@ -110,17 +110,19 @@ void Engine::choose_plan(const Settings& settings, const Session& session) {
 }
 
 ShardOptions Engine::options_of(const Settings& settings) const {
-    return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce};
+    return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce, settings.precision.gradients};
 }
 
-void Engine::list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose) {
-    memory = TrainingState::classes(*inputs.layout, type, purpose, plan, groups, options_of(settings), world->rank());
+/// before: bytes in use before anything was allocated here.
+void Engine::list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, std::uint64_t before) {
+    memory = TrainingState::classes(*inputs.layout, type, purpose_, plan, groups, options_of(settings), world->rank());
     const DecoderMemory decoder_memory =
         Decoder::memory(inputs.config, *backend, type, {bucket_rows(limits.rows), limits.positions, limits.training});
     memory.push_back({"activations", type, decoder_memory.activations});
     memory.push_back({"workspace", type, decoder_memory.workspace});
     memory.push_back({"micro-batch", DType::i32, BatchBuffers::bytes(limits.rows)});
     memory.push_back({"communication staging", DType::f32, world->staging_bytes()});
+    memory.push_back({"program and libraries", DType::u8, before});
 }
 
 Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose)
@@ -133,6 +135,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     collectively(host, [&] { choose_plan(settings, session); });
     world = session.world(*backend, groups.nodes);
     const std::int64_t rows = budgets[static_cast<std::size_t>(host.rank())].micro_tokens;
+    const std::uint64_t before = backend->peak_memory_bytes();
     const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
     collectively(host, [&] {
         compute = backend->make_stream("compute");
@@ -147,8 +150,13 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
         buffers = std::make_unique<BatchBuffers>(*backend, rows);
         decoder = std::make_unique<Decoder>(inputs.config, *backend, *compute, *state, type, limits);
         sums = DeviceMemory(*backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");
-        list_memory(settings, inputs, limits, purpose);
+        list_memory(settings, inputs, limits, before);
     });
+    double total = 0;
+    for (const StateClass& c : memory) total += static_cast<double>(c.bytes);
+    memory_totals.assign(static_cast<std::size_t>(host.size()), 0.0);
+    memory_totals[static_cast<std::size_t>(host.rank())] = total;
+    all_reduce_sum(host, memory_totals);
 }
 
 std::string Engine::banner(const Settings& settings, const Session& session, const Inputs& inputs) const {
@@ -166,13 +174,21 @@ std::string Engine::banner(const Settings& settings, const Session& session, con
     text += fmt::format("compute type     {} ({})\n", name_of(type), type_reason);
     text += fmt::format("sharding         {} over {} rank(s) on {} node(s)\n", describe(plan), groups.size(), groups.node_count());
     if (purpose_ == TrainingState::Purpose::training && groups.size() > 1) text += traffic_lines();
-    text += fmt::format("{:<33} {:>6} {:>14}\n", "memory of a rank", "dtype", "bytes");
-    std::uint64_t total = 0;
-    for (const StateClass& c : memory) {
+    return text + memory_lines();
+}
+
+/// The table of this rank, and where another needs more.
+std::string Engine::memory_lines() const {
+    std::string text = fmt::format("{:<33} {:>6} {:>14}\n", fmt::format("memory of rank {}", world->rank()), "dtype", "bytes");
+    for (const StateClass& c : memory)
         text += fmt::format("  {:<31} {:>6} {:>14} {:>12}\n", c.name, name_of(c.dtype), c.bytes, mebibytes(c.bytes));
-        total += c.bytes;
-    }
-    return text + fmt::format("  {:<31} {:>6} {:>14} {:>12}", "total", "", total, mebibytes(total));
+    const auto line = [](const std::string& name, double bytes) {
+        const auto whole = static_cast<std::uint64_t>(bytes);
+        return fmt::format("  {:<31} {:>6} {:>14} {:>12}", name, "", whole, mebibytes(whole));
+    };
+    text += line("total", memory_totals[static_cast<std::size_t>(world->rank())]);
+    const auto largest = std::max_element(memory_totals.begin(), memory_totals.end());
+    return text + "\n" + line(fmt::format("largest total, of rank {}", largest - memory_totals.begin()), *largest);
 }
 
 }  // namespace sherd

@@ -36,9 +36,10 @@ struct Engine {
     std::unique_ptr<TrainingState> state;
     std::unique_ptr<BatchBuffers> buffers;
     std::unique_ptr<Decoder> decoder;
-    DeviceMemory sums;                 ///< doubles: loss, then squares by unit
-    std::vector<std::string> devices;  ///< by rank
-    std::vector<StateClass> memory;    ///< planned, of rank 0
+    DeviceMemory sums;                  ///< doubles: loss, then squares by unit
+    std::vector<std::string> devices;   ///< by rank
+    std::vector<StateClass> memory;     ///< planned, of this rank
+    std::vector<double> memory_totals;  ///< planned, by rank
     double* loss_sum() const noexcept { return sums.as<double>(); }
     double* squares() const noexcept { return sums.as<double>() + 1; }
 
@@ -47,7 +48,8 @@ struct Engine {
     void choose_type(const Settings& settings, Communicator& host);
     void choose_plan(const Settings& settings, const Session& session);
     ShardOptions options_of(const Settings& settings) const;
-    void list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, TrainingState::Purpose purpose);
+    void list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, std::uint64_t before);
+    std::string memory_lines() const;
 
     TrainingState::Purpose purpose_;
 };

@@ -68,7 +68,7 @@ ExitCode Trainer::run() {
                .add("version", SHERD_VERSION));
     if (progress_.step == 0) validate();
     prepare_next();
-    next_ = take_next();
+    if (read_step_ > progress_.step) next_ = take_next();
     StepVote opening;
     opening.next_targets = static_cast<double>(next_.my_targets);
     targets_ = decide(world_, opening).next_targets;
@@ -100,12 +100,12 @@ void Trainer::one_step() {
     if (targets_ > 0) forward_backward(work);
     if (read_step_ > progress_.step + 1) next_ = take_next();
     const double rate = learning_rate(settings_.optimizer, progress_.step, length_.steps);
-    last_vote_ = vote(work);
+    last_vote_ = vote();
     double norm = 0;
     if (targets_ > 0) {
         norm = std::sqrt(std::accumulate(last_vote_.squares.begin(), last_vote_.squares.end(), 0.0));
         if (!last_vote_.finite()) fail_non_finite(last_vote_);
-        apply(last_vote_, norm, rate);
+        apply(norm, rate);
     } else {
         warn_of_no_targets(work);
     }
@@ -138,7 +138,7 @@ void Trainer::forward_backward(const StepWork& work) {
     backend.synchronize(*engine_.communication);
 }
 
-StepVote Trainer::vote(const StepWork&) {
+StepVote Trainer::vote() {
     Backend& backend = *engine_.backend;
     StepVote mine;
     mine.squares.assign(static_cast<std::size_t>(inputs_.layout->unit_count()), 0.0);
@@ -163,7 +163,7 @@ StepVote Trainer::vote(const StepWork&) {
     return decide(world_, mine);
 }
 
-void Trainer::apply(const StepVote&, double norm, double rate) {
+void Trainer::apply(double norm, double rate) {
     const Timing::Scope scope(timing_, Phase::optimizer);
     ++progress_.optimizer_steps;
     engine_.state->update(adamw_step(settings_.optimizer, rate, clip_factor(settings_.optimizer, norm), progress_.optimizer_steps));

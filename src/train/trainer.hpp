@@ -39,8 +39,8 @@ class Trainer {
     void prepare_next();
     StepWork take_next();
     void forward_backward(const StepWork& work);
-    StepVote vote(const StepWork& work);
-    void apply(const StepVote& vote, double norm, double rate);
+    StepVote vote();
+    void apply(double norm, double rate);
     [[noreturn]] void fail_non_finite(const StepVote& vote);
     void one_step();
     void report_step(const StepWork& work, const StepVote& vote, double norm, double rate, double seconds);

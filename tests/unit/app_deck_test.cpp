@@ -180,7 +180,6 @@ TEST(Deck, WrongValuesNameDeckLineKeyAndWhatIsAllowed) {
         {"precision.compute", "fp8", "auto, fp32, bf16"},
         {"precision.master", "bf16", "not in this version"},
         {"precision.moments", "bf16", "not in this version"},
-        {"precision.gradients", "bf16", "not in this version"},
         {"precision.loss_scale", "1024", "not in this version"},
         {"precision.loss_scale_window", "10", "not in this version"},
         {"memory.recompute", "block", "not in this version"},

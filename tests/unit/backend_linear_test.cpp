@@ -1,9 +1,11 @@
-/// Products with weights, forward and backward, against plain loops in double.
+/// Products with weights, forward and backward, against Eigen's in double.
 #include "backend/cpu/kernels.hpp"
 #include "backend_testing.hpp"
 
 #include "sherd/backend/backend.hpp"
 #include "sherd/runtime/error.hpp"
+
+#include <Eigen/Dense>
 
 #include <tuple>
 
@@ -12,17 +14,11 @@ namespace {
 
 using cpu::Bf16Products;
 
-/// to [m, n] += a b, with strides of rows and columns.
-void add_product(Values& to, const Values& a, const Values& b, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t a_row,
-                 std::int64_t a_column, std::int64_t b_row, std::int64_t b_column) {
-    for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t j = 0; j < n; ++j) {
-            for (std::int64_t p = 0; p < k; ++p) {
-                to[static_cast<std::size_t>(i * n + j)] +=
-                    a[static_cast<std::size_t>(i * a_row + p * a_column)] * b[static_cast<std::size_t>(p * b_row + j * b_column)];
-            }
-        }
-    }
+using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// The values as a matrix of Eigen, whose products in double are the oracle.
+Eigen::Map<RowMajor> matrix(Values& values, std::int64_t rows, std::int64_t columns) {
+    return {values.data(), rows, columns};
 }
 
 struct Sizes {
@@ -47,7 +43,7 @@ class Linear : public ::testing::TestWithParam<std::tuple<Sizes, DType, Bf16Prod
 
 TEST_P(Linear, Forward) {
     Values expected(static_cast<std::size_t>(s.rows * s.outputs), 0.0);
-    add_product(expected, x, w, s.rows, s.outputs, s.inputs, s.inputs, 1, 1, s.inputs);
+    matrix(expected, s.rows, s.outputs) = matrix(x, s.rows, s.inputs) * matrix(w, s.outputs, s.inputs).transpose();
     Matrix dx(device, s.rows, s.inputs, type, x), dw(device, s.outputs, s.inputs, type, w), y(device, s.rows, s.outputs, type);
     Matrix y32(device, s.rows, s.outputs);
     in_stream([&] { cpu::linear_forward(y, dx, dw, products); });
@@ -60,7 +56,7 @@ TEST_P(Linear, BackwardInput) {
     const Values start = random_values(s.rows * s.inputs, 4, 1.0, type);
     for (const bool accumulate : {false, true}) {
         Values expected = accumulate ? start : Values(start.size(), 0.0);
-        add_product(expected, dy, w, s.rows, s.inputs, s.outputs, s.outputs, 1, s.inputs, 1);
+        matrix(expected, s.rows, s.inputs) += matrix(dy, s.rows, s.outputs) * matrix(w, s.outputs, s.inputs);
         Matrix dx(device, s.rows, s.inputs, type, start), dw(device, s.outputs, s.inputs, type, w), d(device, s.rows, s.outputs, type, dy);
         in_stream([&] { cpu::linear_backward_input(dx, d, dw, accumulate, products); });
         expect_near(dx.read(), expected, tolerance, accumulate ? "dx accumulated" : "dx");
@@ -70,7 +66,7 @@ TEST_P(Linear, BackwardInput) {
 TEST_P(Linear, BackwardWeightAccumulatesInFp32) {
     const Values start = random_values(s.outputs * s.inputs, 5);
     Values expected = start;
-    add_product(expected, dy, x, s.outputs, s.inputs, s.rows, 1, s.outputs, s.inputs, 1);
+    matrix(expected, s.outputs, s.inputs) += matrix(dy, s.rows, s.outputs).transpose() * matrix(x, s.rows, s.inputs);
     Matrix dw(device, s.outputs, s.inputs, DType::f32, start), d(device, s.rows, s.outputs, type, dy),
         in(device, s.rows, s.inputs, type, x);
     in_stream([&] { cpu::linear_backward_weight(dw, d, in, products); });

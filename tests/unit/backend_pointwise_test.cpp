@@ -49,8 +49,8 @@ TEST(Add, AddsEveryElement) {
     const std::int64_t n = 40003;
     const Values a = random_values(n, 1), b = random_values(n, 2);
     Matrix y(device, 1, n, DType::f32, a), x(device, 1, n, DType::f32, b);
-    device->add(*device.stream, y.floats(), x.floats(), n);
-    device->add(*device.stream, y.floats(), x.floats(), 0);
+    device->add(*device.stream, {y.floats(), DType::f32, 1, n}, x.floats());
+    device->add(*device.stream, {y.floats(), DType::f32, 1, 0}, x.floats());
     const Values sum = y.read();
     for (std::size_t i = 0; i < sum.size(); ++i) {
         ASSERT_EQ(sum[i], static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -106,8 +107,8 @@ class Backend {
 
     /// to = from, converted with round to nearest even; equal element counts.
     virtual void cast(Stream& stream, Tensor to, Tensor from) = 0;
-    /// y += x, fp32, n elements.
-    virtual void add(Stream& stream, float* y, const float* x, std::int64_t n) = 0;
+    /// y += x, x fp32 with as many elements; y fp32 or bf16, rounded to nearest even.
+    virtual void add(Stream& stream, Tensor y, const float* x) = 0;
     /// *out += sum of x[0..n), accumulated in fp64 in an order that depends on n only.
     virtual void sum(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
     /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.
@@ -177,7 +178,14 @@ enum class StreamOrder {
     delayed,      ///< each operation first waits a pseudo-random time up to 200 us, so that missing event waits show
 };
 
+/// What a CPU backend was asked to allocate, for tests: bytes by purpose, and how often.
+struct AllocationLog {
+    std::map<std::string, std::uint64_t> bytes;
+    int count = 0;
+};
+
 /// The CPU as a device. threads: OpenMP threads of each compute operation (at least 1). Denormals are flushed on all of them.
-std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued);
+/// log, where given, must outlive the backend.
+std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order = StreamOrder::as_enqueued, AllocationLog* log = nullptr);
 
 }  // namespace sherd

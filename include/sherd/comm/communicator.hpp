@@ -40,7 +40,9 @@ struct Traffic {
     std::array<std::uint64_t, communication_phases> bytes{};          ///< by phase, to all ranks
     std::array<std::uint64_t, communication_phases> between_nodes{};  ///< of these, to ranks of other nodes
     std::uint64_t total() const noexcept { return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0}); }
-    std::uint64_t total_between_nodes() const noexcept { return std::accumulate(between_nodes.begin(), between_nodes.end(), std::uint64_t{0}); }
+    std::uint64_t total_between_nodes() const noexcept {
+        return std::accumulate(between_nodes.begin(), between_nodes.end(), std::uint64_t{0});
+    }
 };
 
 /// A movement of n elements from one table of intervals to another. The tables are by rank of the communicator; an interval may be empty,
@@ -51,10 +53,10 @@ struct Redistribution {
         sum    ///< to = the sum over the ranks whose source intervals hold it, in rank order; fp32
     };
     Mode mode;
-    DType dtype;                    ///< of the elements in memory
-    DType wire;                     ///< of the elements on the way: fp32, bf16 or fp16 for sums, else dtype
-    const void* from;               ///< element sources[rank()].begin and those after it
-    void* to;                       ///< element owners[rank()].begin and those after it; may be the same memory as `from`
+    DType dtype;       ///< of the elements in memory
+    DType wire;        ///< of the elements on the way: fp32, bf16 or fp16 for sums, else dtype
+    const void* from;  ///< element sources[rank()].begin and those after it
+    void* to;          ///< element owners[rank()].begin and those after it; may be the same memory as `from`
     IntervalTable sources, owners;
 };
 

@@ -5,11 +5,14 @@
 
 namespace sherd {
 
+/// Where the model adds to and where sums are kept. fp32 replicas are added to in place. All else goes through unit buffers: the backward
+/// pass adds to a unit's buffer, the group's sum of it is added to what this rank keeps. Gradients kept in bf16 are unpacked a unit at a
+/// time.
 class GradientUnits {
   public:
     explicit GradientUnits(const ShardContext& context);
-    /// Bytes of the unit buffers that a backward pass writes into: 0 for replicas, which are written in place.
-    static std::uint64_t unit_bytes(const FlatLayout& layout, const ShardPlan& plan);
+    /// Bytes of the buffers beside what is kept.
+    static std::uint64_t unit_bytes(const FlatLayout& layout, const ShardPlan& plan, const ShardOptions& options);
     /// Whether the optimizer's interval needs memory of its own, since it does not lie within that of the gradients.
     static bool has_own_result(const std::vector<Interval>& optimizer, const std::vector<Interval>& gradients) noexcept {
         return !nested(optimizer, gradients);
@@ -21,8 +24,9 @@ class GradientUnits {
     void accumulate(int unit);   ///< everything of this micro-step was added
     void finish();               ///< the compute stream waits for all sums
 
-    /// The summed gradient over this rank's interval of the optimizer, after finish().
-    float* result(int unit) const;
+    /// The summed gradient over this rank's interval of the optimizer, after finish(), for operations enqueued on the compute stream before
+    /// the next call.
+    const float* result(int unit);
 
   private:
     struct Slot {
@@ -33,12 +37,16 @@ class GradientUnits {
     Slot& slot_of(int unit) { return slots_[static_cast<std::size_t>(UnitSlots::of(context_.layout, unit))]; }
     void reduce_into_shard(int unit);
     void bring_to_owners(int unit);
+    void redistribute_to_owners(int unit, const float* from, float* to);
+    Tensor kept(int unit) const;         ///< this rank's interval of the gradients
+    Tensor result_kept(int unit) const;  ///< this rank's interval of the optimizer
 
     const ShardContext& context_;
-    bool replica_, last_ = false;
+    bool in_place_, last_ = false;
     ShardBuffer shard_;
     ShardBuffer own_result_;  ///< only where the optimizer's interval does not lie within the gradient's
     std::vector<Slot> slots_;
+    DeviceMemory unpacked_, outgoing_, incoming_;  ///< fp32, of a unit: for gradients kept in bf16
     std::unique_ptr<Event> filled_, done_;
 };
 

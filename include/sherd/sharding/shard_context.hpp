@@ -12,9 +12,10 @@ namespace sherd {
 
 /// Options of the deck's section `sharding` besides the plan.
 struct ShardOptions {
-    bool keep_gathered = false;  ///< weights stay whole from one step to the next: more memory, one gather a step
-    bool prefetch = true;        ///< gather the next unit under the compute of this one
-    DType reduce = DType::f32;   ///< type of gradients on the way
+    bool keep_gathered = false;    ///< weights stay whole from one step to the next: more memory, one gather a step
+    bool prefetch = true;          ///< gather the next unit under the compute of this one
+    DType reduce = DType::f32;     ///< type of gradients on the way
+    DType gradients = DType::f32;  ///< type in which summed gradients are kept: fp32 or bf16
 };
 
 class ShardContext {

@@ -51,7 +51,7 @@ struct ShardGroups {
 };
 
 /// node_size 0: the nodes as found; else every node_size consecutive ranks are a node (the last may be smaller). shares empty: equal.
-/// Throws UsageError: another number of shares, a negative one, all 0, or all 0 on one node where the plan uses nodes.
+/// Throws UsageError: another number of shares, a negative or infinite one, all 0, or all 0 on one node where the plan uses nodes.
 ShardGroups make_groups(const std::vector<int>& nodes_found, std::int64_t node_size, const std::vector<double>& shares,
                         const ShardPlan& plan);
 

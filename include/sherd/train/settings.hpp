@@ -40,8 +40,8 @@ struct Settings {
     OptimizerSettings optimizer;
     struct Sharding {
         std::string strategy = "auto";
-        std::int64_t node_size = 0;  ///< 0: auto
-        std::vector<double> shares;  ///< empty: equal
+        std::int64_t node_size = 0;                                 ///< 0: auto
+        std::vector<double> shares;                                 ///< empty: equal
         std::optional<Placement> parameters, gradients, optimizer;  ///< a row of one's own: all three, or none
         bool keep_gathered = false, prefetch = true;
     } sharding;

@@ -50,8 +50,11 @@ void expect_attention(const char* operation, const Tensor& q, const Tensor& k, c
 
 class CpuBackend final : public Backend {
   public:
-    CpuBackend(int threads, StreamOrder order)
-        : threads_(std::max(1, threads)), order_(order), products_(has_avx512_bf16() ? Bf16Products::native : Bf16Products::converted) {
+    CpuBackend(int threads, StreamOrder order, AllocationLog* log)
+        : threads_(std::max(1, threads)),
+          order_(order),
+          log_(log),
+          products_(has_avx512_bf16() ? Bf16Products::native : Bf16Products::converted) {
         let_idle_threads_sleep(threads_);
     }
 
@@ -64,7 +67,13 @@ class CpuBackend final : public Backend {
     }
     std::uint64_t peak_memory_bytes() const override { return peak_resident_memory(); }
 
-    void* allocate(std::size_t bytes, const std::string& purpose) override { return allocate_memory(bytes, purpose); }
+    void* allocate(std::size_t bytes, const std::string& purpose) override {
+        if (log_ != nullptr) {
+            log_->bytes[purpose] += bytes;
+            ++log_->count;
+        }
+        return allocate_memory(bytes, purpose);
+    }
     void release(void* data, std::size_t) noexcept override { release_memory(data); }
 
     std::unique_ptr<Stream> make_stream(const std::string& name) override {
@@ -93,8 +102,8 @@ class CpuBackend final : public Backend {
         expect(to.elements() == from.elements(), "cast", text(to) + " from " + text(from));
         put(stream, [=] { cpu::cast(to, from); });
     }
-    void add(Stream& stream, float* y, const float* x, std::int64_t n) override {
-        put(stream, [=] { cpu::add(y, x, n); });
+    void add(Stream& stream, Tensor y, const float* x) override {
+        put(stream, [=] { cpu::add(y, x); });
     }
     void sum(Stream& stream, double* out, const float* x, std::int64_t n) override {
         put(stream, [=] { *out += cpu::sum(x, n); });
@@ -208,13 +217,14 @@ class CpuBackend final : public Backend {
 
     const int threads_;
     const StreamOrder order_;
+    AllocationLog* const log_;
     const Bf16Products products_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order) {
-    return std::make_unique<CpuBackend>(threads, order);
+std::unique_ptr<Backend> make_cpu_backend(int threads, StreamOrder order, AllocationLog* log) {
+    return std::make_unique<CpuBackend>(threads, order, log);
 }
 
 }  // namespace sherd

@@ -89,10 +89,13 @@ void cast(Tensor to, Tensor from) {
     }
 }
 
-void add(float* y, const float* x, std::int64_t n) {
-    for_blocks(n, element_block, [=](std::int64_t first, std::int64_t last) {
+void add(Tensor y, const float* x) {
+    with_compute_type(y.dtype, [&]<class T>() {
+        T* const to = y.as<T>();
+        for_blocks(y.elements(), element_block, [=](std::int64_t first, std::int64_t last) {
 #pragma omp simd
-        for (std::int64_t i = first; i < last; ++i) y[i] += x[i];
+            for (std::int64_t i = first; i < last; ++i) to[i] = from_float<T>(to_float(to[i]) + x[i]);
+        });
     });
 }
 

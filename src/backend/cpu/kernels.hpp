@@ -9,7 +9,7 @@ enum class Bf16Products { native, converted };
 
 // elementwise.cpp
 void cast(Tensor to, Tensor from);
-void add(float* y, const float* x, std::int64_t n);
+void add(Tensor y, const float* x);
 void rope(Tensor x, std::int64_t heads, const float* cosine, const float* sine, const std::int32_t* positions, bool inverse);
 void swiglu_forward(Tensor out, Tensor gate, Tensor up);
 void swiglu_backward(Tensor gate, Tensor up, Tensor dout);
