@@ -10,7 +10,7 @@ made=build/smollm2
 run=checkpoints/smollm2
 question="What does exit code 75 mean in sherd?"
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
-export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TOKENIZERS_PARALLELISM=false
 
 say() { printf '\n== %s\n' "$*"; }
 show() { echo "\$ $*"; "$@"; }
