@@ -67,12 +67,20 @@ namespace {
 /// Index of the first value whose exponent bits are all ones, or `count`.
 template <class Bits>
 std::int64_t first_non_finite(const unsigned char* data, std::int64_t count, Bits exponent) {
-    for (std::int64_t i = 0; i < count; ++i) {
+    const auto is_bad = [&](std::int64_t i) {
         Bits bits;
         std::memcpy(&bits, data + static_cast<std::size_t>(i) * sizeof bits, sizeof bits);
-        if ((bits & exponent) == exponent) return i;
+        return (bits & exponent) == exponent;
+    };
+    constexpr std::int64_t block = 4096;  // whole blocks first: without an early end the loop becomes vector instructions
+    std::int64_t begin = 0;
+    for (; begin + block <= count; begin += block) {
+        Bits bad = 0;
+        for (std::int64_t i = begin; i < begin + block; ++i) bad |= static_cast<Bits>(is_bad(i));
+        if (bad != 0) break;
     }
-    return count;
+    while (begin < count && !is_bad(begin)) ++begin;
+    return begin;
 }
 
 std::int64_t first_non_finite(DType dtype, const unsigned char* data, std::int64_t count) {
@@ -124,7 +132,7 @@ std::unique_ptr<WeightSource> as_requested(std::unique_ptr<WeightSource> source,
 
 void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
                    const std::function<void(std::int64_t, std::int64_t, const void*)>& take) {
-    constexpr std::uint64_t piece_bytes = 16u << 20;
+    constexpr std::uint64_t piece_bytes = 1u << 20;  // stays in the cache between reading, checking and writing
     const std::int64_t elements = tensor.elements();
     const auto piece = static_cast<std::int64_t>(piece_bytes / size_of(tensor.dtype));
     std::vector<unsigned char> buffer(std::min<std::uint64_t>(piece_bytes, tensor.bytes()));

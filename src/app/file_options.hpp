@@ -33,7 +33,7 @@ void add_dtype_option(boost::program_options::options_description& options, cons
 /// The source itself, or converted to the type that --dtype names. Throws UsageError for another name.
 std::unique_ptr<WeightSource> as_requested(std::unique_ptr<WeightSource> source, const boost::program_options::variables_map& values);
 
-/// Reads a tensor in pieces of at most 16 MiB, checks that every value is finite and hands the pieces on, in order. Throws InputError
+/// Reads a tensor in pieces of at most 1 MiB, checks that every value is finite and hands the pieces on, in order. Throws InputError
 /// naming tensor and index of a NaN or an infinity, and of a finite value that the tensor's type cannot hold.
 void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
                    const std::function<void(std::int64_t begin, std::int64_t count, const void* data)>& take);
