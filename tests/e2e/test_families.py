@@ -1,6 +1,8 @@
 """Every fixture from outside: a folder is imported, trained and exported; nothing changes on the way that should not."""
 import json
 import os
+import pty
+import subprocess
 import unittest
 
 import h5py
@@ -165,6 +167,26 @@ class Types(FixtureCase):
             for name in ("fp8", "float32", "FP16", "int8"):
                 done = support.run(command, "--from", self.hf(f"{command}-{name}"), "--to", self.dir / "x", f"--dtype={name}", expect=2)
                 self.assertIn("fp32, bf16 and fp16", done.stderr)
+
+
+class Progress(FixtureCase):
+    def test_a_terminal_sees_how_far_import_is(self):
+        mine, theirs = pty.openpty()
+        command = [str(support.BUILD / "sherd"), "import", "--from", str(self.hf()), "--to", str(self.dir / "w.h5")]
+        process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        os.close(theirs)
+        seen = b""
+        try:
+            while piece := os.read(mine, 4096):
+                seen += piece
+        except OSError:  # Linux: the other end is closed
+            pass
+        os.close(mine)
+        _, errors = process.communicate()
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn(b"\r\x1b[K7 of 30 tensors", seen)
+        self.assertEqual(seen.replace(b"\r\n", b"\n").splitlines()[-1].split(b"\x1b[K")[-1][:8], b"imported", "the last line stands alone")
+        self.assertNotIn("tensors\r", self.imported(self.dir / "hf", "again.h5").stdout)
 
 
 if __name__ == "__main__":
