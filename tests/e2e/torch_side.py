@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What PyTorch and transformers do for the tests, run by a Python that has them (torch_python.py): it shares no code with the others.
 
-    torch_side.py losses TOKENS.npz HF/ ...     one JSON object: by folder, the mean loss over the targets, and the tensors that did not fit
+    torch_side.py losses TOKENS.npz HF/ [TOKENS.npz HF/ ...]     one JSON object: by folder, `loss`, the mean over the targets, and `odd`,
+                                                                 the tensors that did not fit
     torch_side.py tokens HF/ FILE.jsonl COUNT OUT.npz     ids of the first COUNT texts, each ending in the tokenizer's end token
 
 TOKENS.npz holds tokens, doc_offsets and loss_mask as token files do. Losses are computed in float64.
@@ -28,9 +29,9 @@ def mean_loss(model, file):
     return total / targets
 
 
-def losses(tokens, *folders):
+def losses(*pairs):
     found = {}
-    for folder in folders:
+    for tokens, folder in zip(pairs[::2], pairs[1::2]):
         model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", output_loading_info=True)
         odd = [f"{kind}: {sorted(map(str, names))}" for kind, names in info.items() if names]
         found[folder] = {"loss": mean_loss(model, np.load(tokens)), "odd": odd}

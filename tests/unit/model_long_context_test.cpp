@@ -119,11 +119,12 @@ double gap(const std::vector<float>& a, const std::vector<float>& b, std::size_t
 TEST(LongContext, the_error_does_not_grow_with_the_position) {
     const std::vector<float> expected = reference(), exact = losses_in(DType::f32), rounded = losses_in(DType::bf16);
     ASSERT_EQ(expected.size(), static_cast<std::size_t>(tokens));
-    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(exact[i], expected[i], 2e-5) << "token " << i;
+    // angles in fp32 alone would be off by 1e-4
+    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(exact[i], expected[i], 4e-5) << "token " << i;
     const double near = gap(rounded, exact, 100, 2000), far = gap(rounded, exact, 6000, 8000);
     EXPECT_GT(near, 1e-5) << "bf16 rounds";
     EXPECT_LT(near, 0.02);
-    EXPECT_LE(far, near);
+    EXPECT_LE(far, 1.1 * near) << "means of 2,000 tokens scatter by a few percent; with angles in fp16, far is 6 times near";
 }
 
 }  // namespace
