@@ -26,7 +26,7 @@ def arguments(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("--tokenizer", required=True, metavar="PATH", help="the model's folder, a tokenizer.json, or a sherd weights file that carries one")
-    add("--from", dest="inputs", required=True, nargs="+", metavar="FILE", help=".jsonl, .ndjson, .json, .txt (also .gz), .parquet")
+    add("--in", "--from", dest="inputs", required=True, nargs="+", metavar="FILE", help=".jsonl, .ndjson, .json, .txt (also .gz), .parquet")
     add("--to", required=True, metavar="FILE.h5", help="the token file; one that is there is replaced when the new one is whole")
     add("--format", choices=("auto", *FORMATS), default="auto", help="auto: what each record's keys say")
     add("--train-on", choices=("all", "completions"), default="completions",

@@ -375,5 +375,19 @@ TEST(Sharding, gradients_rounded_on_the_way) {
         }
 }
 
+TEST(Sharding, gradients_kept_in_bf16) {
+    for (const ShardPlan& plan : sensible_plans()) {
+        Case c{plan, 2};
+        c.micro_steps = 3;
+        const Outcome exact = two_steps(c);
+        c.options.gradients = DType::bf16;
+        const Outcome rounded = two_steps(c);
+        expect_close(rounded, exact, 1e-2, c);
+        EXPECT_GT(distance(rounded.gradients, exact.gradients), 1e-6) << c.text();
+        c.order = StreamOrder::delayed;
+        expect_same_bits(two_steps(c), rounded, c);
+    }
+}
+
 }  // namespace
 }  // namespace sherd::tests

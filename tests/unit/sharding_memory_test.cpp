@@ -133,8 +133,11 @@ TEST(Memory, is_allocated_as_planned_and_only_at_the_start) {
             for (const auto& [ranks, size] : {std::pair{1, 1}, {3, 2}, {4, 2}}) {
                 std::vector<double> shares(static_cast<std::size_t>(ranks), 1.0);
                 if (ranks == 4) shares[1] = 0;
-                const DryRun run{
-                    small_model(ranks == 3, 2), plan, make_groups(std::vector<int>(shares.size(), 0), size, shares, plan), {}, type};
+                const DryRun run{small_model(ranks == 3, 2),
+                                 plan,
+                                 make_groups(std::vector<int>(shares.size(), 0), size, shares, plan),
+                                 {.gradients = ranks == 3 ? DType::bf16 : DType::f32},
+                                 type};
                 const FlatLayout layout(parameter_units(run.model));
                 for (int rank = 0; rank < ranks; ++rank) {
                     SCOPED_TRACE(::testing::Message() << describe(plan) << " " << name_of(type) << " rank " << rank << " of " << ranks);
