@@ -1,5 +1,6 @@
 #include "sherd/backend/backend.hpp"
 
+#include <exception>
 #include <utility>
 
 namespace sherd {
@@ -24,6 +25,15 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 
 DeviceMemory::~DeviceMemory() {
     if (data_ != nullptr) backend_->release(data_, bytes_);
+}
+
+StreamGuard::~StreamGuard() {
+    // errors of the stream stay for the next to ask where none is under way; while unwinding the first error is the one that counts
+    if (std::uncaught_exceptions() == 0) return;
+    try {
+        backend_.synchronize(stream_);
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+    }
 }
 
 }  // namespace sherd

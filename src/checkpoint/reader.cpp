@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t piece_elements = 4 << 20;
+constexpr int most_open_files = 64;
 
 /// Open rank files of a set, and reading of any range of any parameter through its pieces.
 class SetReader {
@@ -34,12 +35,17 @@ class SetReader {
   private:
     const io::HdfFile& file(std::int32_t index) const {
         auto& slot = files_[static_cast<std::size_t>(index)];
+        if (!slot && ++open_ > most_open_files) {  // sets of many ranks: the system allows about 1,000
+            for (auto& file : files_) file.reset();
+            open_ = 1;
+        }
         if (!slot) slot = io::HdfFile::open(folder_ / manifest_.rank_files[static_cast<std::size_t>(index)].name);
         return *slot;
     }
     fs::path folder_;
     const Manifest& manifest_;
     mutable std::vector<std::optional<io::HdfFile>> files_;
+    mutable int open_ = 0;
 };
 
 class CheckpointSource final : public WeightSource {

@@ -52,9 +52,11 @@ std::string set_name(std::int64_t step) {
 std::vector<fs::path> list_sets(const fs::path& directory) {
     std::vector<std::pair<std::int64_t, fs::path>> found;
     std::error_code error;
-    for (const auto& entry : fs::directory_iterator(directory, error))
-        if (const auto step = step_of(entry.path()); step && entry.is_directory(error) && !entry.is_symlink(error))
-            found.emplace_back(*step, entry.path());
+    for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        std::error_code ignored;
+        if (const auto step = step_of(entry->path()); step && entry->is_directory(ignored) && !entry->is_symlink(ignored))
+            found.emplace_back(*step, entry->path());
+    }
     std::sort(found.begin(), found.end(), std::greater<>());
     std::vector<fs::path> folders;
     folders.reserve(found.size());
@@ -119,20 +121,38 @@ void point_latest(const fs::path& directory, std::int64_t step) {
     io::replace_link(link, set_name(step));
 }
 
-void prune_sets(const fs::path& directory, std::int64_t keep, std::int64_t current_step) {
+void set_aside_newer(const fs::path& directory, std::int64_t current_step) {
     std::error_code error;
-    std::int64_t kept = 0;
     for (const fs::path& folder : list_sets(directory)) {
-        if (*step_of(folder) == current_step || ++kept < keep) continue;
-        // renamed first: a removal that is cut short leaves no set that looks damaged
-        const fs::path doomed = directory / ("." + folder.filename().string() + ".tmp-removed");
-        fs::remove_all(doomed, error);
-        io::rename_durably(folder, doomed);
-        fs::remove_all(doomed, error);
+        if (*step_of(folder) <= current_step) break;  // newest first
+        fs::path aside = folder.string() + ".set-aside";
+        for (int i = 2; fs::exists(aside, error); ++i) aside = fmt::format("{}.set-aside-{}", folder.string(), i);
+        io::rename_durably(folder, aside);
+        log::notice(fmt::format("{} is of a later step than this run has taken and is now {}", folder.string(), aside.filename().string()));
     }
-    for (const auto& entry : fs::directory_iterator(directory, error)) {
-        const std::string name = entry.path().filename().string();
-        if (name.starts_with(temporary_prefix) && name.find(".tmp-") != std::string::npos) fs::remove_all(entry.path(), error);
+}
+
+namespace {
+void remove_set(const fs::path& folder) {
+    std::error_code error;
+    // renamed first: a removal that is cut short leaves no set that looks damaged
+    const fs::path doomed = folder.parent_path() / ("." + folder.filename().string() + ".tmp-removed");
+    fs::remove_all(doomed, error);
+    fs::rename(folder, doomed, error);
+    if (!error) fs::remove_all(doomed, error);
+    if (error) log::warning(fmt::format("cannot remove the old checkpoint {}: {}", folder.string(), error.message()));
+}
+}  // namespace
+
+void prune_sets(const fs::path& directory, std::int64_t keep, std::int64_t current_step) {
+    std::int64_t kept = 0;
+    for (const fs::path& folder : list_sets(directory))
+        if (*step_of(folder) != current_step && ++kept >= keep) remove_set(folder);
+    std::error_code error;
+    for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        const std::string name = entry->path().filename().string();
+        std::error_code ignored;
+        if (name.starts_with(temporary_prefix) && name.find(".tmp-") != std::string::npos) fs::remove_all(entry->path(), ignored);
     }
 }
 

@@ -95,19 +95,13 @@ Manifest make_manifest(const CheckpointContext& context, const Progress& progres
     return m;
 }
 
-/// Rename of the finished folder to its name; a set of the same step (an older run that was resumed before it) gives way.
+/// Gives the finished folder its name; a set of the same step (an older run that was resumed before it) gives way.
 void publish(const fs::path& temporary, const fs::path& final_folder) {
     io::sync_path(temporary);
     std::error_code error;
-    if (fs::exists(final_folder, error)) {
-        const fs::path old = final_folder.parent_path() / ("." + final_folder.filename().string() + ".tmp-replaced");
-        fs::remove_all(old, error);
-        io::rename_durably(final_folder, old);
-        io::rename_durably(temporary, final_folder);
-        fs::remove_all(old, error);
-    } else {
-        io::rename_durably(temporary, final_folder);
-    }
+    if (!fs::exists(final_folder, error)) return io::rename_durably(temporary, final_folder);
+    io::replace_folder(temporary, final_folder);
+    fs::remove_all(temporary, error);
 }
 
 }  // namespace
@@ -144,6 +138,7 @@ CheckpointReport write_checkpoint(const CheckpointContext& context, const Progre
             report.bytes = fs::file_size(temporary / "manifest.h5");
             for (const RankFile& f : manifest.rank_files) report.bytes += f.bytes;
             publish(temporary, report.folder);
+            set_aside_newer(context.directory, progress.step);
             point_latest(context.directory, progress.step);
             prune_sets(context.directory, context.keep, progress.step);
         });

@@ -34,9 +34,9 @@ void sync_tree(const fs::path& path) {
         for (const auto& entry : fs::directory_iterator(path)) sync_tree(entry.path());
     if (fs::is_directory(path) || fs::is_regular_file(path)) sync_path(path);
 }
+}  // namespace
 
-/// Puts the folder `fresh` in the place of the folder `target`, whose old content ends up at `fresh`.
-void swap_folders(const fs::path& fresh, const fs::path& target) {
+void replace_folder(const fs::path& fresh, const fs::path& target) {
     if (system_calls().exchange(fresh.c_str(), target.c_str()) == 0) return;
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
         throw InputError("cannot replace '{}' by '{}': {}", target.string(), fresh.string(), system_reason());
@@ -52,7 +52,6 @@ void swap_folders(const fs::path& fresh, const fs::path& target) {
     }
     rename_durably(old, fresh);
 }
-}  // namespace
 
 AtomicTarget::AtomicTarget(const fs::path& target, Kind kind) : target_(clean(target)) {
     const fs::path parent = target_.parent_path();
@@ -80,7 +79,7 @@ void AtomicTarget::commit() {
     try {
         sync_tree(temporary_);
         if (fs::is_directory(temporary_) && fs::is_directory(target_)) {
-            swap_folders(temporary_, target_);
+            replace_folder(temporary_, target_);
             sync_path(target_.parent_path());
             fs::remove_all(temporary_, error);  // the old content; what cannot be removed does no harm to the new
         } else {

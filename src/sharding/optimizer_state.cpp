@@ -29,13 +29,6 @@ void* OptimizerState::outgoing(int unit) const {
     return weights.at(unit, mine.begin);
 }
 
-void OptimizerState::derive_outgoing(int unit) {
-    const std::int64_t n = held(unit).size();
-    const DType type = weights_.shard().dtype();
-    if (n > 0 && type != DType::f32)
-        context_.backend.cast(context_.compute, {outgoing(unit), type, 1, n}, {data(StateKind::master, unit), DType::f32, 1, n});
-}
-
 void OptimizerState::update_unit(const AdamWStep& step, int unit, const float* gradient) {
     const Interval mine = held(unit);
     const auto& parameters = context_.layout.unit(unit).parameters;

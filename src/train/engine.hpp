@@ -26,7 +26,6 @@ struct Engine {
     std::string banner(const Settings& settings, const Session& session, const Inputs& inputs) const;
 
     std::unique_ptr<Backend> backend;
-    std::unique_ptr<Stream> compute, communication;
     std::unique_ptr<Communicator> world;
     DType type = DType::f32;
     std::string type_reason;
@@ -36,7 +35,9 @@ struct Engine {
     std::unique_ptr<TrainingState> state;
     std::unique_ptr<BatchBuffers> buffers;
     std::unique_ptr<Decoder> decoder;
-    DeviceMemory sums;                  ///< doubles: loss, then squares by unit
+    DeviceMemory sums;  ///< doubles: loss, then squares by unit
+    // after everything that their work uses: they are destroyed first, and that waits for the work
+    std::unique_ptr<Stream> compute, communication;
     std::vector<std::string> devices;   ///< by rank
     std::vector<StateClass> memory;     ///< planned, of this rank
     std::vector<double> memory_totals;  ///< planned, by rank

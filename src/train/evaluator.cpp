@@ -10,8 +10,9 @@ namespace {
 constexpr std::int64_t documents_at_once = 256;  // planned together, so that they spread over ranks
 }
 
-EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, BatchBuffers& buffers, Communicator& communicator,
-                          const TokenGroup& group, const std::vector<RankBudget>& budgets, std::int64_t documents, double* sum) {
+EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, Stream& communication, BatchBuffers& buffers,
+                          Communicator& communicator, const TokenGroup& group, const std::vector<RankBudget>& budgets,
+                          std::int64_t documents, double* sum) {
     const std::int64_t count = documents > 0 ? std::min(documents, group.documents()) : group.documents();
     StepFeed feed(group, budgets, communicator.rank());
     const auto prepare = [&](std::int64_t first) {
@@ -28,7 +29,8 @@ EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, B
         if (first + documents_at_once < count) prepare(first + documents_at_once);
         for (const HostBatch& batch : work.micro_batches) decoder.evaluate(buffers.upload(compute, batch), sum);
         totals[1] += static_cast<double>(work.my_targets);
-        backend.synchronize(compute);  // the host batches may go
+        backend.synchronize(compute);        // the host batches may go
+        backend.synchronize(communication);  // a failed gather must be known before ranks meet again
     }
     backend.copy_to_host(compute, &totals[0], sum, sizeof(double));
     backend.synchronize(compute);

@@ -14,7 +14,8 @@ struct EvaluationResult {
 };
 
 /// Collective. The first `documents` documents of the group (0: all), in file order. `sum`: one double in device memory, overwritten.
-EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, BatchBuffers& buffers, Communicator& communicator,
-                          const TokenGroup& group, const std::vector<RankBudget>& budgets, std::int64_t documents, double* sum);
+EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, Stream& communication, BatchBuffers& buffers,
+                          Communicator& communicator, const TokenGroup& group, const std::vector<RankBudget>& budgets,
+                          std::int64_t documents, double* sum);
 
 }  // namespace sherd

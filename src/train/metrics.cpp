@@ -2,6 +2,7 @@
 
 #include "sherd/io/files.hpp"
 #include "sherd/runtime/error.hpp"
+#include "sherd/runtime/log.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -23,7 +24,9 @@ void append_text(const fs::path& path, const std::string& text) {
     const int error = errno;
     if (written >= 0 && static_cast<std::size_t>(written) != text.size()) {
         // half a line must not stay: what was there before is whole
-        if (const off_t end = ::lseek(fd, 0, SEEK_END); end >= written && ::ftruncate(fd, end - written) != 0) ::close(fd);
+        const off_t end = ::lseek(fd, 0, SEEK_END);
+        if (end < written || ::ftruncate(fd, end - written) != 0)
+            log::warning(fmt::format("{}: half a line stays at its end", path.string()));
     }
     ::close(fd);
     if (written < 0) throw InputError("{}: {}", path.string(), std::strerror(error));

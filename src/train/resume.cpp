@@ -23,7 +23,18 @@ std::string look(const Settings& settings) {
                 directory.string(), sets.size(), sets.front().filename().string());
         return {};
     }
-    if (settings.checkpoint.resume != "auto") return find_named_set(settings.checkpoint.resume).folder.string();
+    if (settings.checkpoint.resume != "auto") {
+        const FoundSet named = find_named_set(settings.checkpoint.resume);
+        std::error_code error;
+        // a run that began from a set elsewhere goes on from its own sets when it is started again
+        if (!fs::equivalent(named.folder.parent_path(), directory, error) && !list_sets(directory).empty()) {
+            auto own = find_newest_set(directory);
+            log::notice(fmt::format("{} holds checkpoints of this run; going on from {}, not from checkpoint.resume", directory.string(),
+                                    own->folder.filename().string()));
+            return own->folder.string();
+        }
+        return named.folder.string();
+    }
     const auto found = find_newest_set(directory);
     return found ? found->folder.string() : std::string();
 }

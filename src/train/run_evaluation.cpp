@@ -10,15 +10,22 @@ namespace sherd {
 
 namespace {
 
-int evaluate_model(const Settings& settings, const Session& session, Communicator& host) {
+int evaluate_model(Settings settings, const Session& session, Communicator& host) {
+    std::int64_t step = 0;
+    collectively(host, [&] {
+        if (!names_a_set(settings.model.weights)) return;
+        // looked up once: a run under way may move `latest` meanwhile
+        const FoundSet set = find_named_set(settings.model.weights);
+        settings.model.weights = set.folder.string();
+        step = set.manifest.progress.step;
+    });
     const Inputs inputs = open_inputs(settings, session, host, false);
     Engine engine(settings, session, host, inputs, TrainingState::Purpose::evaluation);
     log::line(engine.banner(settings, session, inputs));
     collectively(host, [&] { load_weights(inputs, *engine.state); });
     const EvaluationResult result =
-        evaluate(*engine.decoder, *engine.backend, *engine.compute, *engine.buffers, *engine.world, *inputs.tokens->validation(),
-                 engine.budgets, settings.evaluation.documents, engine.loss_sum());
-    const std::int64_t step = names_a_set(settings.model.weights) ? find_named_set(settings.model.weights).manifest.progress.step : 0;
+        evaluate(*engine.decoder, *engine.backend, *engine.compute, *engine.communication, *engine.buffers, *engine.world,
+                 *inputs.tokens->validation(), engine.budgets, settings.evaluation.documents, engine.loss_sum());
     log::line(validation_line(step, result).text());
     return 0;
 }

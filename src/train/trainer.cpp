@@ -29,13 +29,14 @@ Trainer::Trainer(const Settings& settings, const Inputs& inputs, Engine& engine,
       context_{settings.run.directory,  inputs.weights->config(), settings.text, inputs.digests, inputs.source_types, {},
                settings.checkpoint.keep},
       metrics_(settings.run.directory),
-      step_done_(engine.backend->make_event()),
       read_position_(start.position),
       read_step_(start.step),
       job_end_(job_end_time()) {
     if (world_.rank() == 0)
         for (const std::string& name : inputs.weights->file_names()) context_.files.push_back({name, inputs.weights->file(name)});
     if (start.step > 0) saved_step_ = start.step;
+    // until a set was written and timed: three fp32 states at 100 MB/s a rank
+    checkpoint_seconds_ = 12.0 * static_cast<double>(inputs.layout->parameter_count()) / world_.size() / 1e8;
 }
 
 void Trainer::prepare_next() {
@@ -75,9 +76,12 @@ ExitCode Trainer::run() {
     std::optional<std::string> stop;
     while (!stop && progress_.step < length_.end) {
         one_step();
-        if (settings_.evaluation.every > 0 && progress_.step % settings_.evaluation.every == 0) validate();
-        if (checkpoint_due()) checkpoint();
         if (progress_.step < length_.end) stop = reason_to_stop();
+        // a run that is to stop may have seconds: its checkpoint comes first. At the end validation does, so that a set of the last step
+        // means that nothing is missing
+        const bool by_steps = settings_.evaluation.every > 0 && progress_.step % settings_.evaluation.every == 0;
+        if (!stop && (by_steps || progress_.step == length_.end)) validate();
+        if (checkpoint_due()) checkpoint();
     }
     if (!stop && validated_step_ != progress_.step) validate();
     if (saved_step_ != progress_.step) checkpoint();
@@ -89,6 +93,7 @@ ExitCode Trainer::run() {
              : fmt::format("finished step {} of {}", progress_.step, length_.steps));
     const double total = std::chrono::duration<double>(Clock::now() - started_).count();
     const std::string table = timing_.table(world_, total);
+    engine_.backend->synchronize(*engine_.communication);
     log::line(table);
     return code;
 }
@@ -127,6 +132,7 @@ void Trainer::forward_backward(const StepWork& work) {
         backend.zero(*engine_.compute, engine_.loss_sum(), sizeof(double));
         engine_.state->begin_step();
         const auto scale = static_cast<float>(1.0 / targets_);
+        const StreamGuard guard(backend, *engine_.compute);  // work dies with an exception: what is enqueued may still read it
         for (std::size_t m = 0; m < work.micro_batches.size(); ++m) {
             engine_.state->begin_micro_step(m + 1 == work.micro_batches.size());
             engine_.decoder->train(engine_.buffers->upload(*engine_.compute, work.micro_batches[m]), scale, engine_.loss_sum());
@@ -154,7 +160,7 @@ StepVote Trainer::vote() {
     mine.stop_signal = StopSignals::received();
     if (job_end_) {
         // what is still to come before the end: one more step and the checkpoint, with room for a slow file system
-        const double needed = 15 + 3 * step_seconds_ + 2 * checkpoint_seconds_;
+        const double needed = 15 + 3 * step_seconds_ + 2 * checkpoint_seconds_ + validation_seconds_;
         mine.time_is_up = static_cast<double>(std::time(nullptr)) + needed >= *job_end_ ? 1 : 0;
     }
     const double since_saved = std::chrono::duration<double>(Clock::now() - saved_at_).count();
@@ -209,8 +215,10 @@ void Trainer::validate() {
     const TokenGroup* group = inputs_.tokens->validation();
     if (group == nullptr) return;
     const Timing::Scope scope(timing_, Phase::evaluation);
-    const EvaluationResult result = evaluate(*engine_.decoder, *engine_.backend, *engine_.compute, *engine_.buffers, world_, *group,
-                                             engine_.budgets, settings_.evaluation.documents, engine_.loss_sum());
+    const auto start = Clock::now();
+    const EvaluationResult result = evaluate(*engine_.decoder, *engine_.backend, *engine_.compute, *engine_.communication, *engine_.buffers,
+                                             world_, *group, engine_.budgets, settings_.evaluation.documents, engine_.loss_sum());
+    validation_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
     record(validation_line(progress_.step, result));
     log::line(fmt::format("validation after step {}: loss {:.5f}, perplexity {:.2f}, {} targets", progress_.step, result.loss,
                           result.perplexity, result.targets));

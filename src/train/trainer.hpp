@@ -65,7 +65,6 @@ class Trainer {
     CheckpointContext context_;
     MetricsFile metrics_;
     Timing timing_;
-    std::unique_ptr<Event> step_done_;
 
     std::int64_t read_position_;  ///< first document that is not yet being read
     std::int64_t read_step_;
@@ -73,8 +72,8 @@ class Trainer {
     double targets_ = 0;  ///< of the step to come, over all ranks
     StepVote last_vote_;
     std::int64_t validated_step_ = -1, saved_step_ = -1;
-    double step_seconds_ = 0, checkpoint_seconds_ = 0;  ///< of the last of each
-    std::optional<double> job_end_;                     ///< seconds since the epoch
+    double step_seconds_ = 0, checkpoint_seconds_ = 0, validation_seconds_ = 0;  ///< of the last of each
+    std::optional<double> job_end_;                                              ///< seconds since the epoch
     Clock::time_point started_ = Clock::now(), saved_at_ = started_;
 };
 

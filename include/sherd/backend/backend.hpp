@@ -172,6 +172,19 @@ class Backend {
                        Tensor weights, std::int64_t n) = 0;
 };
 
+/// Waits for a stream when it goes, whatever happened: for host memory that enqueued operations read.
+class StreamGuard {
+  public:
+    StreamGuard(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}
+    StreamGuard(const StreamGuard&) = delete;
+    StreamGuard& operator=(const StreamGuard&) = delete;
+    ~StreamGuard();
+
+  private:
+    Backend& backend_;
+    Stream& stream_;
+};
+
 /// Orders a test may give the streams of a CPU backend, to show that no result depends on them.
 enum class StreamOrder {
     as_enqueued,  ///< each stream has a thread of its own

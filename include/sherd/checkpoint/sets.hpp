@@ -37,7 +37,11 @@ bool names_a_set(const std::filesystem::path& path);
 /// Lets `latest` point to that set (relative). What stands in the way and is no link is set aside.
 void point_latest(const std::filesystem::path& run_directory, std::int64_t step);
 
-/// Removes whole sets beyond the newest `keep`, never the one of `current_step`, and abandoned temporaries of earlier jobs.
+/// Renames sets of steps after `current_step` to step-N.set-aside: a run that was resumed before them has taken another way. Says so.
+void set_aside_newer(const std::filesystem::path& run_directory, std::int64_t current_step);
+
+/// Removes whole sets beyond the newest `keep`, never the one of `current_step`, and abandoned temporaries of earlier
+/// jobs. What cannot be removed is a warning: the new set is safe already.
 void prune_sets(const std::filesystem::path& run_directory, std::int64_t keep, std::int64_t current_step);
 
 }  // namespace sherd

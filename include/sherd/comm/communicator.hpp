@@ -118,6 +118,10 @@ void collectively(Communicator& communicator, Work work) {
         const DeviceError e("out of memory");
         agree(communicator, &e);
         return;
+    } catch (const std::exception& unexpected) {
+        const InputError e("unexpected error: {}", unexpected.what());
+        agree(communicator, &e);
+        return;
     }
     agree(communicator, nullptr);
 }

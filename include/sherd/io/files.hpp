@@ -19,6 +19,10 @@ void sync_path(const std::filesystem::path& path);
 /// rename(2) followed by an fsync of the parent directory. Throws InputError.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// Puts the folder `fresh` in the place of the folder `target`, whose old content ends up at `fresh`: in one step where the file system
+/// can exchange, else by two renames. Throws InputError; the target then is as it was.
+void replace_folder(const std::filesystem::path& fresh, const std::filesystem::path& target);
+
 /// Replaces the symbolic link `link` by one to `target` (stored as given, relative) through a rename. Throws InputError.
 void replace_link(const std::filesystem::path& link, const std::filesystem::path& target);
 

@@ -43,7 +43,7 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units);
 bool is_ignored_tensor(const std::string& name);
 
 /// Compares a source with what its config needs: every parameter present, of the right shape and a float type, and nothing else but
-/// ignored tensors. A tied model may hold `lm_head.weight` only if it is the same shape as the embedding; it is not read.
+/// ignored tensors. A tied model may hold `lm_head.weight`; it is not read.
 /// Throws InputError naming where, expected and found; notices go to the log.
 void check_parameters(const ModelConfig& config, const WeightSource& source);
 

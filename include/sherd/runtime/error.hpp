@@ -45,9 +45,8 @@ using UsageError = detail::CodedError<ExitCode::usage>;
 using EnvironmentError = detail::CodedError<ExitCode::environment>;
 using InputError = detail::CodedError<ExitCode::input>;
 using DeviceError = detail::CodedError<ExitCode::device>;
-using NonFiniteError = detail::CodedError<ExitCode::non_finite>;
 
-/// Rank of this process in the job, for messages; 0 until MPI has started. Set once by MpiSession.
+/// Rank of this process in the job, for messages; 0 until it is known. Set from the launcher's environment, then by Session.
 int process_rank() noexcept;
 void set_process_rank(int rank) noexcept;
 

@@ -36,8 +36,6 @@ class OptimizerState {
             after_unit(u);
         }
     }
-    /// outgoing() = masters, in the compute type.
-    void derive_outgoing(int unit);
 
   private:
     void update_unit(const AdamWStep& step, int unit, const float* gradient);
