@@ -8,7 +8,6 @@ VARIANT  ?= release
 CXX      ?= g++
 MARCH    ?= x86-64-v3
 PYTHON   ?= /usr/bin/python3
-.DEFAULT_GOAL := all
 
 ifeq ($(CUDA),1)
   $(error CUDA=1: this version has no CUDA backend; leave CUDA out, or give CUDA=0, to build for CPUs)

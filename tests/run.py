@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs all tests and counts them. The last line is `N passed, N failed`, followed by skips where there are any; exit code 1 on a failure.
+"""Runs all tests and counts them. The last line is `N passed, N failed`, after one that counts skips where there are any; exit code 1 on a failure.
 
     /usr/bin/python3 tests/run.py [--quick | --full] [--only GROUP ...]
 
@@ -217,7 +217,9 @@ def run_groups(groups, runner):
             for future in pending:
                 future.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for future in pending:
+                future.cancel()
+            runner.stop_all()  # else leaving this block would wait for what runs
             raise
     return outcomes
 
@@ -249,7 +251,9 @@ def main():
         print("interrupted", file=sys.stderr)
         return 130
     passed, failed, skipped = (sum(getattr(outcome, name) for outcome in outcomes) for name in ("passed", "failed", "skipped"))
-    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    if skipped:
+        print(f"{skipped} skipped")
+    print(f"{passed} passed, {failed} failed", flush=True)
     return 1 if failed else 0
 
 

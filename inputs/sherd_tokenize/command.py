@@ -73,6 +73,10 @@ def check(options):
             raise Stop(USAGE, f"{path}: it is no file")
         if os.path.exists(options.to) and os.path.samefile(path, options.to):
             raise Stop(USAGE, f"--to {options.to}: this is an input")
+        if options.refused and os.path.exists(options.refused) and os.path.samefile(path, options.refused):
+            raise Stop(USAGE, f"--refused {options.refused}: this is an input")
+    if options.refused and os.path.abspath(options.refused) == os.path.abspath(options.to):
+        raise Stop(USAGE, f"--refused {options.refused}: --to names the same file")
     target = pathlib.Path(options.to)
     if target.is_dir() or not target.parent.is_dir():
         raise Stop(USAGE, f"--to {options.to}: " + ("this is a folder" if target.is_dir() else f"there is no folder {target.parent}"))

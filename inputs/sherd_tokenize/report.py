@@ -27,6 +27,16 @@ class Report:
             except OSError as error:
                 raise Stop(MACHINE, f"--refused {refused}: {error.strerror}") from None
 
+    def note(self, text):
+        """Into the list of refused documents; text None closes it."""
+        try:
+            if text is None:
+                self.list.close()
+            else:
+                self.list.write(text)
+        except OSError as error:
+            raise Stop(MACHINE, f"--refused {self.list.name}: {error.strerror}") from None
+
     def add(self, done):
         for number, reason, detail in done.refused:
             where = f"{self.paths[done.file]}:{number}"
@@ -35,7 +45,7 @@ class Report:
                 raise Stop(DATA, f"{where}: {told} (--skip-bad leaves such documents out and counts them)")
             self.reasons[reason] += 1
             if self.list:
-                self.list.write(json.dumps({"file": str(self.paths[done.file]), "line": number, "reason": reason, "detail": detail}) + "\n")
+                self.note(json.dumps({"file": str(self.paths[done.file]), "line": number, "reason": reason, "detail": detail}) + "\n")
             if self.shown < MOST_SHOWN:
                 say(f"refused {where}: {told}")
             elif self.shown == MOST_SHOWN:
@@ -72,7 +82,7 @@ class Report:
 
     def close(self):
         if self.list:
-            self.list.close()
+            self.note(None)
 
 
 class Progress:

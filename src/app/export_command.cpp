@@ -8,6 +8,7 @@
 #include "sherd/model/parameters.hpp"
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
+#include "sherd/runtime/signals.hpp"
 #include "sherd/train/inputs.hpp"
 
 #include <filesystem>
@@ -102,6 +103,7 @@ int export_command(const std::vector<std::string>& arguments) {
     const ModelConfig config = parse_model_config(source->config(), source->path());
     check_parameters(config, *source);
     const std::vector<TensorInfo> tensors = ordered_tensors(config, *source);
+    const StopSignals signals;  // an interrupted command removes what it has begun
     io::AtomicTarget target(to, io::AtomicTarget::Kind::folder);
     try {
         if (fs::exists(to)) keep_foreign_files(to, target.path());

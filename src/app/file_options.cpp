@@ -2,6 +2,7 @@
 
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
+#include "sherd/runtime/signals.hpp"
 #include "sherd/tensor/half.hpp"
 
 #include <algorithm>
@@ -137,6 +138,7 @@ void stream_tensor(const WeightSource& source, const TensorInfo& tensor,
     const auto piece = static_cast<std::int64_t>(piece_bytes / size_of(tensor.dtype));
     std::vector<unsigned char> buffer(std::min<std::uint64_t>(piece_bytes, tensor.bytes()));
     for (std::int64_t begin = 0; begin < elements; begin += piece) {
+        stop_if_interrupted();
         const std::int64_t count = std::min(piece, elements - begin);
         source.read(tensor, begin, count, buffer.data());
         if (const std::int64_t bad = first_non_finite(tensor.dtype, buffer.data(), count); bad < count)

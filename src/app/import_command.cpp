@@ -10,6 +10,7 @@
 #include "sherd/model/parameters.hpp"
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
+#include "sherd/runtime/signals.hpp"
 
 #include <filesystem>
 #include <system_error>
@@ -72,6 +73,7 @@ int import_command(const std::vector<std::string>& arguments) {
     if (!config.assumed.empty())
         log::notice(fmt::format("config.json does not say, and as in transformers this is assumed: {}", joined(config.assumed)));
     check_parameters(config, *source);
+    const StopSignals signals;  // an interrupted command removes what it has begun
     io::AtomicTarget target(to, io::AtomicTarget::Kind::file);
     io::HdfFile file = io::HdfFile::create(target.path());
     file.set_attribute("/", "sherd.kind", std::string("weights"));

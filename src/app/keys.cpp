@@ -300,7 +300,7 @@ Section checkpoint_section() {
              {"checkpoint", "keep", "2", may_change, values::integer([](auto& s) -> auto& { return s.checkpoint.keep; }, {.least = 1}),
               "How many checkpoints stay; older ones are removed."},
              {"checkpoint", "asynchronous", "true", may_change, values::boolean([](auto& s) -> auto& { return s.checkpoint.asynchronous; }),
-              "Write in the background while training goes on."},
+              "Write in the background while training goes on; this version takes both values and lets training wait."},
              {"checkpoint", "resume", "auto", may_change,
               values::text(
                   [](auto& s) -> auto& { return s.checkpoint.resume; }, "auto, never, or the path of a checkpoint"),
@@ -367,7 +367,7 @@ const std::vector<Section>& deck_sections() {
                                                evaluation_section(),
                                                communication_section(),
                                                device_section(),
-                                               Section{"nccl", "any NCCL_* variable, set before NCCL starts", {}}};
+                                               Section{"nccl", "any NCCL_* variable; this version has no NCCL and only keeps them", {}}};
     return sections;
 }
 

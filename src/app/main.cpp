@@ -6,6 +6,7 @@
 #include "sherd/comm/session.hpp"
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
+#include "sherd/runtime/signals.hpp"
 
 #include <array>
 #include <charconv>
@@ -61,6 +62,8 @@ int dispatch(const std::vector<std::string>& arguments) {
     }
     for (const Command& command : commands)
         if (command.name == name) return command.run({arguments.begin() + 1, arguments.end()});
+    for (const std::string_view later : {"plan", "doctor", "bench"})
+        if (later == name) throw UsageError("'{}' is not in this version; commands are {}", name, joined(command_names()));
     throw UsageError("unknown command '{}'; commands are {}; the nearest is {}", name, joined(command_names()),
                      nearest(name, command_names()));
 }
@@ -94,6 +97,10 @@ int main(int argc, char** argv) {
         return dispatch({argv + (argc > 0 ? 1 : 0), argv + argc});
     } catch (const Error& error) {
         return finish_with_error(error);
+    } catch (const Interrupted& interrupted) {
+        std::signal(interrupted.signal, SIG_DFL);
+        std::raise(interrupted.signal);
+        return 128 + interrupted.signal;
     } catch (const std::bad_alloc&) {
         return finish_with_error(DeviceError("out of memory on rank {} (host {}): use a smaller batch.micro_tokens, or more memory a rank",
                                              process_rank(), host_name()));

@@ -59,7 +59,7 @@ AtomicTarget::AtomicTarget(const fs::path& target, Kind kind) : target_(clean(ta
     std::error_code error;
     if (!fs::is_directory(parent, error))
         throw InputError("cannot write '{}': there is no directory '{}'", target.string(), parent.string());
-    const fs::path temporary = parent / fmt::format(".{}.tmp-{}", target_.filename().string(), ::getpid());
+    const fs::path temporary = parent / fmt::format(".{}.tmp-{}-{}", target_.filename().string(), host_name(), ::getpid());
     fs::remove_all(temporary, error);  // left by a dead process that had the same number
     if (kind == Kind::folder) {
         if (::mkdir(temporary.c_str(), 0777) != 0) throw InputError("cannot make a folder in '{}': {}", parent.string(), system_reason());

@@ -35,6 +35,7 @@ void check_readable(const fs::path& path) {
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) throw InputError("'{}' does not exist (or cannot be reached: {})", path.string(), error.message());
     if (fs::is_directory(status)) throw InputError("'{}' is a folder; expected an HDF5 file", path.string());
+    if (!fs::is_regular_file(status)) throw InputError("'{}' is no regular file; expected an HDF5 file", path.string());
     if (::access(path.c_str(), R_OK) != 0) throw InputError("cannot read '{}': {}", path.string(), std::strerror(errno));
 }
 

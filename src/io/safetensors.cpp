@@ -132,7 +132,7 @@ void check_layout(std::vector<Entry>& entries, std::uint64_t data_bytes, const f
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path) {
-    Descriptor file = open_descriptor(path, O_RDONLY, "read");
+    Descriptor file = open_descriptor(path, O_RDONLY | O_NONBLOCK, "read");  // a pipe must not block before it is refused
     const std::string what = fmt::format("file '{}'", path.string());
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) throw InputError("{}: fstat: {}", what, system_reason());

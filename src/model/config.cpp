@@ -35,6 +35,7 @@ constexpr std::array<Family, 4> families{{
     {"Qwen2ForCausalLM", "qwen2", 32, 0, 32768, true, false, false, false, Windows::by_switch},
     {"Qwen3ForCausalLM", "qwen3", 32, 128, 32768, false, true, false, true, Windows::by_switch},
 }};
+constexpr std::int64_t most_layers = 10'000;  // what follows allocates by this number before it meets the tensors
 constexpr std::int64_t default_window = 4096, default_max_window_layers = 28;
 
 std::string supported() {
@@ -175,6 +176,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& name)
     c.hidden = read.needed("hidden_size");
     c.intermediate = read.needed("intermediate_size");
     c.layers = read.needed("num_hidden_layers");
+    if (c.layers > most_layers)
+        throw InputError("{}: num_hidden_layers = {} is above {}, more than any model has", name, c.layers, most_layers);
     read_heads(read, family, c);
     c.max_positions = read.positive_or("max_position_embeddings", family.max_positions);
     c.norm_epsilon = read.number_or("rms_norm_eps", 1e-6);

@@ -37,6 +37,10 @@ int StopSignals::received() noexcept {
     return last_signal;
 }
 
+void stop_if_interrupted() {
+    if (StopSignals::received() != 0) throw Interrupted{StopSignals::received()};
+}
+
 std::optional<double> job_end_time() {
     const char* text = std::getenv("SLURM_JOB_END_TIME");
     if (text == nullptr || *text == '\0') return std::nullopt;

@@ -104,7 +104,7 @@ TEST(AtomicTarget, LeavesNothingWithoutCommit) {
     {
         io::AtomicTarget target(scratch / "f", io::AtomicTarget::Kind::file);
         write_bytes(target.path(), "new");
-        EXPECT_EQ(target.path().filename(), fmt::format(".f.tmp-{}", ::getpid()));
+        EXPECT_EQ(target.path().filename(), fmt::format(".f.tmp-{}-{}", host_name(), ::getpid()));
     }
     EXPECT_EQ(io::read_text(scratch / "f"), "old");
     EXPECT_EQ(entries(scratch.path()), 1u);

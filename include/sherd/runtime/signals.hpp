@@ -16,6 +16,13 @@ class StopSignals {
     static int received() noexcept;
 };
 
+/// Thrown where a signal ends a command that has something to clean up; main then lets the signal do what it does by default.
+struct Interrupted {
+    int signal;
+};
+/// Throws Interrupted if a signal was received.
+void stop_if_interrupted();
+
 /// Seconds since the epoch at which the job ends, from SLURM_JOB_END_TIME; nothing where it is absent, in the past or not a number
 /// (the latter two with a warning).
 std::optional<double> job_end_time();
