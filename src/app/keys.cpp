@@ -37,23 +37,31 @@ KeyValue epochs() {
             [](const Settings& s) { return s.run.steps >= 0 ? std::string("none") : values::print_number(s.run.epochs); }};
 }
 
+/// "4096, 4096,1024" -> its items without blanks around them.
+std::vector<std::string> list_items(const std::string& text) {
+    std::vector<std::string> items;
+    for (std::size_t at = 0; at <= text.size();) {
+        const std::size_t comma = std::min(text.find(',', at), text.size());
+        std::string& item = items.emplace_back(text.substr(at, comma - at));
+        item.erase(0, item.find_first_not_of(' '));
+        item.erase(item.find_last_not_of(' ') + 1);
+        at = comma + 1;
+    }
+    return items;
+}
+
 /// auto, one capacity, or one per rank: "4096,4096,1024".
 KeyValue micro_tokens() {
     auto set = [](Settings& s, const std::string& text) {
         s.batch.micro_tokens.clear();
         if (text == "auto") return;
-        for (std::size_t at = 0; at <= text.size();) {
-            const std::size_t comma = std::min(text.find(',', at), text.size());
-            std::string item = text.substr(at, comma - at);
-            item.erase(0, item.find_first_not_of(' '));
-            item.erase(item.find_last_not_of(' ') + 1);
+        for (const std::string& item : list_items(text)) {
             try {
                 s.batch.micro_tokens.push_back(values::parse_integer(item, {.least = 1, .most = 1 << 30}));
             } catch (const BadValue&) {
                 throw BadValue(fmt::format("'{}' in it is no integer from 1 to {}; expected auto, one number, or one per rank: 4096,1024",
                                            item, 1 << 30));
             }
-            at = comma + 1;
         }
     };
     auto get = [](const Settings& s) {
@@ -192,17 +200,12 @@ KeyValue shares() {
         if (text == "equal") return;
         if (text == "auto")
             throw BadValue("shares by measured memory are not in this version; expected equal, or one number per rank: 2,2,1");
-        for (std::size_t at = 0; at <= text.size();) {
-            const std::size_t comma = std::min(text.find(',', at), text.size());
-            std::string item = text.substr(at, comma - at);
-            item.erase(0, item.find_first_not_of(' '));
-            item.erase(item.find_last_not_of(' ') + 1);
+        for (const std::string& item : list_items(text)) {
             try {
                 s.sharding.shares.push_back(values::parse_number(item, {}));
             } catch (const BadValue&) {
                 throw BadValue(fmt::format("'{}' in it is no number of 0 or more; expected equal, or one number per rank: 2,2,1", item));
             }
-            at = comma + 1;
         }
     };
     auto get = [](const Settings& s) {
