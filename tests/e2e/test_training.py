@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 import support
-from training_case import CURVE, FULL, STORY, TrainingCase, parse
+from training_case import CURVE, STORY, TrainingCase, parse
 
 
 class Curve(TrainingCase):
@@ -17,9 +17,7 @@ class Curve(TrainingCase):
 
     def test_forty_steps_at_every_world_size(self):
         sizes = self.micro_batches()
-        chosen = [(1, "longest document"), (1, "whole step"), (2, "512 tokens"), (3, "longest document"), (4, "whole step"),
-                  (5, "512 tokens")]
-        for ranks, micro in [(r, m) for r in range(1, 6) for m in sizes] if FULL else chosen:
+        for ranks, micro in [(r, m) for r in range(1, 6) for m in sizes]:
             with self.subTest(ranks=ranks, micro=micro):
                 name = f"{ranks} {micro}"
                 self.train(name, ranks, **self.curve_keys(batch__micro_tokens=sizes[micro]))
@@ -70,7 +68,7 @@ class Resume(TrainingCase):
     def test_resume_on_other_world_sizes(self):
         keys = self.curve_keys()
         self.train("four", 4, **keys, run__stop_step=20)
-        for ranks in (1, 2, 3, 5) if FULL else (1, 3, 5):
+        for ranks in (1, 2, 3, 5):
             with self.subTest(ranks=ranks):
                 name = f"from four to {ranks}"
                 shutil.copytree(self.dir / "four", self.dir / name, symlinks=True)
