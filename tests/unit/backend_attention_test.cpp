@@ -12,6 +12,7 @@ struct Case {
     std::vector<std::int64_t> lengths;
     std::int64_t surplus, heads, kv_heads, head_dim;
     DType type;
+    std::int64_t window = 0;
     std::int64_t rows() const {
         std::int64_t total = surplus;
         for (const auto length : lengths) total += length;
@@ -22,12 +23,17 @@ struct Case {
         for (const auto length : lengths) at.push_back(at.back() + static_cast<std::int32_t>(length));
         return at;
     }
-    AttentionShape shape() const { return {heads, kv_heads, head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)))}; }
+    AttentionShape shape() const {
+        return {heads, kv_heads, head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))), window};
+    }
+    /// The first row that row i of a document from `first` on sees.
+    std::int64_t seen_from(std::int64_t first, std::int64_t i) const { return window > 0 ? std::max(first, i - window + 1) : first; }
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
     for (const auto length : c.lengths) out << length << "_";
-    return out << "surplus" << c.surplus << "_heads" << c.heads << "of" << c.kv_heads << "_dim" << c.head_dim << "_" << name_of(c.type);
+    return out << "surplus" << c.surplus << "_heads" << c.heads << "of" << c.kv_heads << "_dim" << c.head_dim << "_" << name_of(c.type)
+               << "_window" << c.window;
 }
 
 /// The definition: out [rows, heads*d], surplus rows zero; lse too where asked for.
@@ -44,7 +50,8 @@ Values reference(const Case& c, const Values& q, const Values& k, const Values& 
         for (std::int64_t h = 0; h < c.heads; ++h) {
             for (std::int64_t i = offsets[n]; i < offsets[n + 1]; ++i) {
                 Values p;
-                for (std::int64_t j = offsets[n]; j <= i; ++j) {
+                const std::int64_t begin = c.seen_from(offsets[n], i);
+                for (std::int64_t j = begin; j <= i; ++j) {
                     double score = 0;
                     for (std::int64_t e = 0; e < d; ++e) score += at(q, c.heads, i, h, e) * at(k, c.kv_heads, j, h / group, e);
                     p.push_back(score * scale);
@@ -53,10 +60,10 @@ Values reference(const Case& c, const Values& q, const Values& k, const Values& 
                 double total = 0;
                 for (auto& x : p) total += x = std::exp(x - top);
                 if (lse != nullptr) (*lse)[static_cast<std::size_t>(h * c.rows() + i)] = top + std::log(total);
-                for (std::int64_t j = offsets[n]; j <= i; ++j) {
+                for (std::int64_t j = begin; j <= i; ++j) {
                     for (std::int64_t e = 0; e < d; ++e) {
                         out[static_cast<std::size_t>((i * c.heads + h) * d + e)] +=
-                            p[static_cast<std::size_t>(j - offsets[n])] / total * at(v, c.kv_heads, j, h / group, e);
+                            p[static_cast<std::size_t>(j - begin)] / total * at(v, c.kv_heads, j, h / group, e);
                     }
                 }
             }
@@ -147,6 +154,14 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                            Case{{65, 5}, 10, 2, 2, 12, DType::f32}, Case{{130}, 14, 3, 1, 10, DType::f32},
                                            Case{{129, 80}, 1, 1, 1, 128, DType::f32}, Case{{96}, 0, 2, 2, 64, DType::f32},
                                            Case{{5, 66}, 9, 4, 2, 12, DType::bf16}, Case{{130, 1}, 5, 2, 1, 64, DType::bf16}),
+                         [](const auto& instance) { return ::testing::PrintToString(instance.param); });
+
+// windows of one row, shorter than a tile, across tiles, longer than the document
+INSTANTIATE_TEST_SUITE_P(Windows, Attention,
+                         ::testing::Values(Case{{9, 1}, 2, 2, 1, 4, DType::f32, 1}, Case{{17, 0, 33}, 2, 6, 2, 10, DType::f32, 5},
+                                           Case{{130, 64}, 3, 3, 1, 10, DType::f32, 7}, Case{{129, 80}, 1, 1, 1, 128, DType::f32, 64},
+                                           Case{{200}, 5, 4, 2, 12, DType::f32, 65}, Case{{63, 40}, 0, 2, 2, 16, DType::f32, 1000},
+                                           Case{{130, 1}, 5, 2, 1, 64, DType::bf16, 33}),
                          [](const auto& instance) { return ::testing::PrintToString(instance.param); });
 
 TEST(AttentionEdge, NoDocumentsAndNoRows) {

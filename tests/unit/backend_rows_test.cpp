@@ -4,6 +4,7 @@
 #include "sherd/backend/backend.hpp"
 #include "sherd/runtime/error.hpp"
 
+#include <array>
 #include <limits>
 
 namespace sherd::testing {
@@ -117,6 +118,35 @@ TEST(RowsEdge, NoRows) {
     EXPECT_NO_THROW(device->synchronize(*device.stream));
     EXPECT_EQ(dw.read(), Values(12, 1.0));
     EXPECT_EQ(table.read(), Values(131 * 12, 1.0));
+}
+
+TEST_P(Rows, BiasAndItsGradient) {
+    for (const auto& [rows, surplus, n] : {std::array<std::int64_t, 3>{1, 0, 1}, {7, 2, 12}, {131, 5, 1301}}) {
+        const std::int64_t all = rows + surplus;
+        const Values y = random_values(all * n, 1, 1.0, type), bias = random_values(n, 2, 1.0, type), start = random_values(n, 3);
+        const Values dy = random_values(all * n, 4, 1.0, type);
+        const auto biased = [&, count = rows * n, width = n](const Values& b) {
+            Values sum = y;
+            for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] += b[static_cast<std::size_t>(i % width)];
+            return sum;
+        };
+        std::vector<unsigned char> bits;
+        for (const int threads : {1, 2, 3}) {
+            Device device(threads);
+            Matrix my(device, all, n, type, y), mb(device, 1, n, type, bias), db(device, 1, n, DType::f32, start);
+            Matrix mdy(device, all, n, type, dy);
+            device->add_bias(*device.stream, my, mb, rows);
+            expect_near(my.read(), biased(bias), tolerance, "y");
+            Tensor real = mdy;
+            real.rows = rows;
+            device->bias_backward(*device.stream, db.floats(), real);
+            Values gradient = db.read();
+            for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= start[i];
+            expect_gradient([&](const Values& b) { return dot(dy, biased(b)); }, bias, gradient, 4e-6, "dbias");
+            if (!bits.empty()) EXPECT_EQ(db.raw(), bits) << threads << " threads";
+            bits = db.raw();
+        }
+    }
 }
 
 TEST_P(Rows, EmbeddingForwardAndBackward) {
