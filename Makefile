@@ -87,4 +87,5 @@ FORCE:
 -include $(ALL_OBJECTS:.o=.d)
 
 include make/targets.mk
+include make/emulation.mk
 include make/checks.mk
