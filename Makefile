@@ -82,4 +82,5 @@ FORCE:
 -include $(ALL_OBJECTS:.o=.d)
 
 include make/targets.mk
+include make/emulation.mk
 include make/checks.mk
