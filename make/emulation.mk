@@ -10,7 +10,7 @@ NCCL_HOME ?=
 EMU := $(BUILD)/emulation
 EMU_HARNESS := tests/emulation/harness
 
-EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include)
+EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
 EMU_COMMON   := -std=c++20 -fno-strict-aliasing -march=$(MARCH) -fopenmp -Wall -Wextra -Wno-restrict -Werror -DSHERD_VERSION='"$(VERSION)"' $(EMU_INCLUDES)
 # memory is read through uint4*, and behind opaque handles, which nvcc allows and ISO C++ does not; `#pragma unroll` is nvcc's
 EMU_CU       := -x c++ $(EMU_COMMON) -Wno-unknown-pragmas
@@ -35,7 +35,7 @@ EMU_LIBRARY       := $(call objects,$(filter-out src/backend/cuda/% src/backend/
 emu_host    = $(if $(filter asan,$(1)),asan,host)
 emu_objects = $(patsubst %,$(EMU)/$(1)/%.o,$(filter %.cu,$(2))) $(patsubst %,$(EMU)/$(call emu_host,$(1))/%.o,$(filter %.cpp,$(2)))
 emu_harness = $(call emu_objects,$(1),$(EMU_RUNTIME)) $(if $(filter checked,$(1)),$(EMU)/host/$(EMU_HARNESS)/access_check.cpp.o)
-EMU_LINKS   = -fopenmp $(LIBS_ALL) -lboost_context -lrt -pthread
+EMU_LINKS   = -fopenmp $(LIB_LINKS) $(LDLIBS) -lboost_context -lrt -pthread
 
 # $(call emu_compile,target pattern,source pattern,flags)
 define emu_compile
