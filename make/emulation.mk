@@ -10,8 +10,8 @@ NCCL_HOME ?=
 EMU := $(BUILD)/emulation
 EMU_HARNESS := tests/emulation/harness
 
-EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include)
-EMU_COMMON   := -std=c++20 -fno-strict-aliasing -march=$(MARCH) -fopenmp -Wall -Wextra -Wno-restrict -Werror -DSHERD_VERSION='"$(VERSION)"' -DSHERD_CUDA_ARCHS='"75 80 90"' $(EMU_INCLUDES)
+EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
+EMU_COMMON   := -std=c++20 -fno-strict-aliasing -march=$(MARCH) -fopenmp -Wall -Wextra -Wno-restrict -Werror -DSHERD_VERSION='"$(VERSION)"' $(EMU_INCLUDES)
 # memory is read through uint4*, and behind opaque handles, which nvcc allows and ISO C++ does not; `#pragma unroll` is nvcc's
 EMU_CU       := -x c++ $(EMU_COMMON) -Wno-unknown-pragmas
 EMU_HOST     := $(EMU_COMMON) -O1 -g1
