@@ -10,6 +10,7 @@ help:
 	@echo 'make test                all tests; the last line counts them. make test-full: longer ones, and PyTorch (5.7 GB) to compare with'
 	@echo 'make bench               tokens a second and memory; TORCH_PYTHON=PYTHON measures PyTorch beside it'
 	@echo 'make lint | format       clang-format and clang-tidy | clang-format in place'
+	@echo 'make test-emulation      the CUDA side without a GPU: kernels and host code on the CPU'
 	@echo 'make sanitize            unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make install PREFIX=     bin/sherd below PREFIX (/usr/local), DESTDIR= before it'
 	@echo 'make clean               remove build/'
@@ -21,9 +22,6 @@ test: deps
 test-full: deps
 	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp $(TORCH_VENV)
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --full
-
-test-emulation:
-	@echo 'test-emulation: skipped, there is no CUDA backend to emulate in this version'
 
 test-cluster:
 	@echo 'test-cluster: skipped, there is no virtual cluster in this version'

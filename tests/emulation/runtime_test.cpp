@@ -2,11 +2,14 @@
 // named.
 #include "harness/execution.hpp"
 #include "harness/fake_device.hpp"
+#include "harness/injection.hpp"
 #include "runtime_kernels.hpp"
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <numeric>
@@ -54,6 +57,7 @@ class Runtime : public testing::TestWithParam<std::pair<emu::Order, unsigned>> {
     void SetUp() override {
         emu::device_options.order = GetParam().first;
         emu::device_options.seed = GetParam().second;
+        emu::device_options.default_stream = false;
         emu::reset_devices();
     }
 };
@@ -121,6 +125,99 @@ TEST_P(Runtime, PartsOfAnArenaAreIndependent) {
     EXPECT_NE(fault_of([&] { affine(r.a, r.b, 0, 1, 100, r.compute); }).find("unit 0"), std::string::npos);
 }
 
+TEST_P(Runtime, AnArenaNeedsNoNamesWhereAccessesAreSeen) {
+    if (emu::observer == nullptr) GTEST_SKIP() << "needs the checked build";
+    Rank r;
+    affine(r.a + 100, r.b, 0, 1, 100, r.compute);
+    cudaMemsetAsync(r.a, 0, 400, r.communication);
+    cudaMemsetAsync(r.a + 200, 0, 400, r.communication);
+    cudaStreamSynchronize(r.compute);
+    affine(r.a + 100, r.b, 0, 1, 101, r.compute);
+    EXPECT_NE(fault_of([&] { cudaStreamSynchronize(r.compute); }).find("at its byte 800"), std::string::npos);
+}
+
+TEST_P(Runtime, ARemovedWaitIsNoticed) {
+    for (const long removed : {1L, 2L}) {
+        emu::reset_devices();
+        Rank r;
+        emu::forget_calls();
+        emu::fail_call("useful wait", static_cast<int>(removed));
+        EXPECT_NE(fault_of([&] {
+                      cudaMemcpyAsync(r.a, r.in.data(), kBytes, cudaMemcpyHostToDevice, r.communication);
+                      r.order(r.compute, r.communication);
+                      if (removed == 2) r.order(r.compute, r.communication);  // orders nothing new, and is not counted
+                      affine(r.b, r.a, 2, 1, kN, r.compute);
+                      r.order(r.communication, r.compute);
+                      cudaMemcpyAsync(r.out.data(), r.b, kBytes, cudaMemcpyDeviceToHost, r.communication);
+                  }).find("is not ordered after"),
+                  std::string::npos);
+        EXPECT_EQ(emu::calls().at("useful wait"), removed);
+    }
+}
+
+TEST_P(Runtime, PollingMakesProgress) {
+    Rank r;
+    for (int i = 0; i < 3; ++i) cudaMemsetAsync(r.a, i, kBytes, r.compute);
+    r.order(r.communication, r.compute);
+    int polls = 0;
+    while (cudaStreamQuery(r.compute) == cudaErrorNotReady && polls < 100) ++polls;
+    EXPECT_GT(polls, 1);
+    EXPECT_LT(polls, 100);
+    while (cudaEventQuery(r.ready) == cudaErrorNotReady && polls < 200) ++polls;
+    EXPECT_LT(polls, 200);
+}
+
+TEST_P(Runtime, HostFunctionsRunInOrderAndMustNotCallCuda) {
+    Rank r;
+    std::vector<int> seen;
+    cudaLaunchHostFunc(
+        r.compute, [](void* v) { static_cast<std::vector<int>*>(v)->push_back(1); }, &seen);
+    cudaLaunchHostFunc(
+        r.compute, [](void* v) { static_cast<std::vector<int>*>(v)->push_back(2); }, &seen);
+    EXPECT_TRUE(seen.empty());
+    cudaStreamSynchronize(r.compute);
+    EXPECT_EQ(seen, (std::vector<int>{1, 2}));
+    cudaLaunchHostFunc(
+        r.compute, [](void*) { cudaGetLastError(), cudaFree(nullptr); }, nullptr);
+    EXPECT_NE(fault_of([&] { cudaStreamSynchronize(r.compute); }).find("cudaFree is called from a host function"), std::string::npos);
+}
+
+TEST_P(Runtime, HostFunctionsOfTwoRanksMayWaitForEachOther) {
+    std::vector<std::thread> all;
+    std::atomic<int> here{0};
+    for (int rank = 0; rank < 2; ++rank)
+        all.emplace_back([&, rank] {
+            cudaSetDevice(rank);
+            Rank r;
+            cudaLaunchHostFunc(
+                r.compute,
+                [](void* v) {
+                    auto& count = *static_cast<std::atomic<int>*>(v);
+                    ++count;
+                    while (count < 2) std::this_thread::yield();
+                },
+                &here);
+            cudaStreamSynchronize(r.compute);
+        });
+    for (auto& t : all) t.join();
+    EXPECT_EQ(here, 2);
+}
+
+TEST_P(Runtime, VisibleDevicesAreCountedAsCudaDoes) {
+    char id[32];
+    setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
+    int n = 0;
+    cudaGetDeviceCount(&n);
+    EXPECT_EQ(n, 2);
+    cudaDeviceGetPCIBusId(id, sizeof id, 0);
+    EXPECT_STREQ(id, "0000:40:00.0");
+    EXPECT_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    emu::device_options.driver = 0;
+    EXPECT_EQ(cudaGetDeviceCount(&n), cudaErrorInsufficientDriver);
+    emu::device_options.driver = 13000;
+}
+
 TEST_P(Runtime, FreedMemoryIsNamed) {
     Rank r;
     float* p;
@@ -158,7 +255,7 @@ void as_threads(int ranks, const std::function<void(int, ncclComm_t)>& body) {
             ncclComm_t comm;
             ASSERT_EQ(ncclCommInitRank(&comm, ranks, id, r), ncclSuccess);
             body(r, comm);
-            ncclCommDestroy(comm);
+            ncclCommAbort(comm);  // some bodies leave collectives that never end
         });
     }
     for (auto& t : all) t.join();

@@ -1,5 +1,6 @@
 #pragma once
 #include "harness/execution.hpp"
+#include "harness/fake_device.hpp"
 
 #include <cstdlib>
 #include <cstring>
@@ -8,11 +9,12 @@
 #include <random>
 #include <vector>
 
-/// Stand-in for device memory: aligned like cudaMalloc's, of exact size, filled with NaN, known to the access checker.
+/// Stand-in for device memory, for kernels alone: aligned like cudaMalloc's, of exact size, filled with NaN, known to the access checker.
 template <class T>
 class Buffer {
   public:
     explicit Buffer(std::size_t n) : n_(n) {
+        emu::device_options.default_stream = true;  // such memory is of no device, and its kernels run at once
         if (posix_memalign(reinterpret_cast<void**>(&data_), 256, bytes() + (n == 0 ? 1 : 0)) != 0) throw std::bad_alloc();
         std::memset(static_cast<void*>(data_), 0xff, bytes());
         emu::add_buffer(data_, bytes());

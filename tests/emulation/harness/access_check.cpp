@@ -53,6 +53,7 @@ struct Word {
     Slot slots[4];
     std::uint32_t written_by_block = 0;
     std::uint8_t written_bytes = 0;
+    std::uint8_t global_reads = 0, global_writes = 0;  // of the launch, by byte
 };
 
 struct Page {
@@ -95,6 +96,27 @@ struct Checker final : Observer {
             }
     }
     void atomic_access(const void* p, std::size_t bytes, const void* code) override { access(p, bytes, kAtomic, code); }
+
+    /// Runs of bytes that are alike.
+    std::vector<Touched> touched() const override {
+        std::vector<std::uintptr_t> numbers;
+        for (const auto& [number, page] : pages)
+            if (page.launch == launch) numbers.push_back(number);
+        std::ranges::sort(numbers);
+        std::vector<Touched> all;
+        for (const bool writes : {false, true})
+            for (const std::uintptr_t number : numbers)
+                for (unsigned i = 0; i < 4096; ++i) {
+                    const Word& w = pages.at(number).words[i / 4];
+                    if (((writes ? w.global_writes : w.global_reads) >> (i & 3) & 1) == 0) continue;
+                    const char* p = reinterpret_cast<const char*>((number << 12) + i);
+                    if (!all.empty() && all.back().end == p && all.back().writes == writes)
+                        ++all.back().end;
+                    else
+                        all.push_back({p, p + 1, writes});
+                }
+        return all;
+    }
 
     bool ordered(const Slot& s, unsigned self, bool shared) const {
         const unsigned other_block = s.thread / 1024, other = s.thread % 1024;
@@ -158,6 +180,9 @@ struct Checker final : Observer {
             if (kind != kWrite && (w.written_bytes & mask) != mask)
                 fail("read of shared memory that nobody in the block has written at %s", SourceLine(code).text);
             if (kind != kRead) w.written_bytes |= mask;
+        } else {
+            if (kind != kWrite) w.global_reads |= mask;
+            if (kind != kRead) w.global_writes |= mask;
         }
         Slot* into = nullptr;
         for (Slot& s : w.slots) {

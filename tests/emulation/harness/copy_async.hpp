@@ -15,8 +15,8 @@ inline void __pipeline_memcpy_async(void* to, const void* from, std::size_t byte
 inline void __pipeline_commit() {
     emu::commit_copies();
 }
-inline void __pipeline_wait_prior(std::size_t batches) {
-    for (emu::Copy c; emu::next_copy(batches, c);) {  // done here, in the kernel's file, so that the accesses are examined
+inline void __pipeline_wait_prior(std::size_t batches, emu::Where w = emu::Where::current()) {
+    for (emu::Copy c; emu::next_copy(batches, c, w);) {  // done here, in the kernel's file, so that the accesses are examined
         for (std::size_t i = 0; i < c.bytes; i += 4) {
             auto* to = reinterpret_cast<std::uint32_t*>(static_cast<char*>(c.to) + i);
             *to = i < c.bytes - c.zeros ? *reinterpret_cast<const std::uint32_t*>(static_cast<const char*>(c.from) + i) : 0U;

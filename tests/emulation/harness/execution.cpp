@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -26,7 +25,7 @@ Observer* observer = nullptr;
 namespace {
 
 constexpr std::size_t kMaxThreads = 1024;
-constexpr std::size_t kMaxSharedBytes = 227 * 1024;  // sm_90; sm_80 has 163 KiB
+constexpr std::size_t kMaxSharedBytes = 227 * 1024;  // sm_90; sm_80 has 163 KiB, sm_75 64
 
 enum class State : std::uint8_t { fresh, ready, at_barrier, at_warp, done };
 
@@ -287,6 +286,7 @@ void fail(const char* format, ...) {
 Votes barrier(bool predicate, Where where) {
     Machine& m = machine();
     const Quiet quiet(m);
+    if (left_out(where)) return {predicate, predicate, predicate};
     if (m.exited > 0) fail("barrier at %s:%u after %u threads of the block have exited", file(where), where.line, m.exited);
     if (m.waiting == 0) m.barrier_where = where;
     if (!same(m.barrier_where, where)) {
@@ -315,6 +315,7 @@ Votes barrier(bool predicate, Where where) {
 void warp_collective(unsigned mask, const char* kind, void* operand, Combine combine, Where where) {
     Machine& m = machine();
     const Quiet quiet(m);
+    if (combine == nullptr && left_out(where)) return;
     const unsigned warp = m.current / 32, bit = 1U << (m.current % 32);
     Warp& w = m.warps[warp];
     if ((mask & bit) == 0)
@@ -346,8 +347,9 @@ void commit_copies() {
     machine().copies[machine().current].push_back({{}, true});
 }
 
-bool next_copy(std::size_t batches_left, Copy& copy) {
+bool next_copy(std::size_t batches_left, Copy& copy, Where where) {
     const Quiet quiet(machine());
+    if (left_out(where)) return false;
     auto& all = machine().copies[machine().current];
     while (static_cast<std::size_t>(std::ranges::count_if(all, &Pending::ends_batch)) > batches_left) {
         const Pending first = all.front();
@@ -367,29 +369,6 @@ unsigned linear_thread() {
 unsigned exited_lanes() {
     return machine().warps[machine().current / 32].exited;
 }
-namespace {
-std::map<const char*, std::size_t>& buffers() {
-    static std::map<const char*, std::size_t> all;
-    return all;
-}
-}  // namespace
-
-void add_buffer(const void* address, std::size_t bytes) {
-    buffers()[static_cast<const char*>(address)] = bytes;
-}
-void remove_buffer(const void* address) {
-    buffers().erase(static_cast<const char*>(address));
-}
-
-bool outside_buffers(const void* address, std::size_t bytes) {
-    const char* p = static_cast<const char*>(address);
-    if (buffers().empty()) return false;
-    auto at = buffers().upper_bound(p);
-    if (at == buffers().begin()) return true;
-    --at;
-    return p + bytes > at->first + at->second;
-}
-
 void* dynamic_shared() {
     return machine().shared_base;
 }

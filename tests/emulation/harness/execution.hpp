@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cuda_runtime.h>
 #include <functional>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 /// Built-in variables of the running thread. Not zero initialized on purpose: .bss then holds no variable of the
 /// emulation that a kernel reads, which lets access_check.cpp treat .bss as static shared memory.
@@ -36,6 +38,11 @@ struct Options {
     unsigned seed = 0;  ///< 0: blocks and threads run in ascending order; else in an order drawn from the seed
 };
 extern Options options;
+
+/// For tests of the tests. Told of every barrier and wait: whether it is to be left out, as EMU_DELETE=FILE:LINE says.
+bool left_out(const Where& where);
+/// FILE:LINE of all that were told since it was last emptied; kept with EMU_PLACES only.
+std::set<std::string>& places();
 
 struct Launch {
     dim3 grid, block;
@@ -77,7 +84,7 @@ struct Copy {
 };
 void copy_later(const Copy& copy);
 void commit_copies();
-bool next_copy(std::size_t batches_left, Copy& copy);  ///< the caller's oldest, until only so many committed batches are left
+bool next_copy(std::size_t batches_left, Copy& copy, Where where);  ///< the caller's oldest, until only so many committed batches are left
 
 unsigned lane();
 unsigned linear_thread();  ///< index within the block
@@ -94,6 +101,12 @@ void add_buffer(const void* address, std::size_t bytes);
 void remove_buffer(const void* address);
 bool outside_buffers(const void* address, std::size_t bytes);
 
+/// Bytes of global memory that the last launch read or wrote.
+struct Touched {
+    const char *begin, *end;
+    bool writes;
+};
+
 /// Told of everything a checker of memory accesses needs. Null unless one is linked.
 struct Observer {
     virtual void launch_begins() = 0;
@@ -101,6 +114,7 @@ struct Observer {
     virtual void block_barrier() = 0;
     virtual void warp_barrier(unsigned first_thread, unsigned present) = 0;
     virtual void atomic_access(const void* address, std::size_t bytes, const void* code) = 0;
+    virtual std::vector<Touched> touched() const = 0;
 
   protected:
     ~Observer() = default;
