@@ -71,9 +71,22 @@ $(foreach b,checked asan,$(eval $(call emu_program,$(b),kernels,$(EMU_MAIN) $(EM
 $(foreach b,checked asan,$(eval $(call emu_program,$(b),backend,$(EMU_MAIN) $(EMU_BACKEND_TESTS) $(EMU_HOST_CODE) $(EMU_KERNELS))))
 $(foreach b,plain checked,$(eval $(call emu_program,$(b),sherd,src/app/main.cpp $(EMU_HOST_CODE) $(EMU_KERNELS))))
 
+# the library that the program opens at run time to ask a GPU how it is
+$(EMU)/libfake_nvml.so: $(EMU_HARNESS)/fake_nvml.cpp $(EMU)/flags
+	$(call run,LINK,$@,$(CXX) $(EMU_COMMON) -O1 -shared -fPIC -o $@ $<)
+
+# the program as nvcc and the real libraries make it, for every architecture: it must compile and link, and run on CPUs without a driver
+EMU_NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
+EMU_DEVICE_CODE := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(EMU_KERNELS))
+EMU_CUDA_LINKS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(NCCL_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lnccl
+$(EMU)/nvcc/sherd: NVCC := $(EMU_NVCC)
+$(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_HOST_CODE)) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a
+	@mkdir -p $(@D)
+	$(call run,LINK,$@,$(CXX) -o $@ $^ $(EMU_LINKS) $(EMU_CUDA_LINKS))
+
 # what is there to run: a room without tests or sources has no program
 EMU_PROGRAMS := $(foreach b,checked asan,$(EMU)/$(b)/own $(if $(EMU_KERNEL_TESTS),$(EMU)/$(b)/kernels) $(if $(EMU_BACKEND_TESTS),$(EMU)/$(b)/backend)) \
-  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd)
+  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so
 
 .PHONY: emulation test-emulation deps-emulation
 emulation: $(EMU_PROGRAMS)
@@ -86,6 +99,7 @@ else
 deps-emulation:
 	@scripts/deps.sh $(DEBIAN_PACKAGES) libboost-context-dev binutils
 test-emulation: deps-emulation
+	@$(if $(EMU_NVCC),,echo 'test-emulation: no nvcc in $(CUDA_HOME)/bin: kernels are compiled for the CPU only')
 	@$(MAKE) --no-print-directory emulation
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --emulation
 endif

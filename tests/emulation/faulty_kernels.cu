@@ -6,7 +6,7 @@ namespace faulty {
 namespace {
 
 using sherd::cuda::dynamic_shared;
-using sherd::cuda::kFullWarp;
+using sherd::cuda::full_warp;
 
 __global__ void exits_before_barrier(float* out, bool sound) {
     if (!sound && threadIdx.x >= 40) return;
@@ -41,7 +41,7 @@ __global__ void warp_race(float* out, bool sound) {
     if (sound)
         __syncwarp();
     else
-        __shfl_sync(kFullWarp, 1, 0);  // a shuffle does not order memory
+        __shfl_sync(full_warp, 1, 0);  // a shuffle does not order memory
     out[threadIdx.x] = s[threadIdx.x ^ 1U];
 }
 
@@ -109,12 +109,12 @@ __global__ void inactive_lane(float* out, bool sound) {
 }
 
 __global__ void lane_not_in_mask(float* out, bool sound) {
-    out[threadIdx.x] = __shfl_xor_sync(sound ? kFullWarp : 0x0000ffffU, 1.0F, 1);
+    out[threadIdx.x] = __shfl_xor_sync(sound ? full_warp : 0x0000ffffU, 1.0F, 1);
 }
 
 __global__ void absent_lane(float* out, bool sound) {
     unsigned v = 0;
-    if (sound || threadIdx.x != 5) v = __ballot_sync(kFullWarp, 1);
+    if (sound || threadIdx.x != 5) v = __ballot_sync(full_warp, 1);
     __syncthreads();
     out[threadIdx.x] = static_cast<float>(v);
 }

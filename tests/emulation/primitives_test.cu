@@ -121,15 +121,20 @@ TEST(Formats, HostConversionsRoundToNearestEven) {
     EXPECT_TRUE(std::isinf(as_float(rounded<__half>(65520.0F))));
 }
 
-using sherd::cuda::ldmatrix_x4, sherd::cuda::load_pack, sherd::cuda::mma_m16n8k16, sherd::cuda::store_pack;
+using sherd::cuda::ldmatrix_x4, sherd::cuda::mma_m16n8k16;
+
+template <class T>
+__device__ void copy_16_bytes(T* to, const T* from) {
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+}
 
 /// c[16,16] = a[16,16] * b[16,16], all row-major, by one warp: the building block of an attention kernel on mma.sync.
 template <class T>
 __global__ void tile_product_kernel(float* c, const T* a, const T* b) {
     __shared__ __align__(16) T sa[16 * 24], sb[16 * 24];  // rows of 48 B: free of bank conflicts
     const int lane = static_cast<int>(threadIdx.x);
-    store_pack(sa + lane / 2 * 24 + lane % 2 * 8, load_pack(a + lane * 8));
-    store_pack(sb + lane / 2 * 24 + lane % 2 * 8, load_pack(b + lane * 8));
+    copy_16_bytes(sa + lane / 2 * 24 + lane % 2 * 8, a + lane * 8);
+    copy_16_bytes(sb + lane / 2 * 24 + lane % 2 * 8, b + lane * 8);
     __syncwarp();
     std::uint32_t ra[4], rb[4];
     ldmatrix_x4<false>(ra, sa + lane % 16 * 24 + lane / 16 * 8);  // tiles: rows 0-7 and 8-15 of columns 0-7, then of 8-15

@@ -234,7 +234,6 @@ void run(const Launch& launch, const void* arguments, std::size_t bytes, void (*
     static std::mutex one_launch_at_a_time;
     const std::lock_guard lock(one_launch_at_a_time);
     validate(launch);
-    launched_kernels().insert(launch.name.substr(0, launch.name.find('<')));
     Machine& m = machine();
     m.launch = &launch;
     m.arguments = arguments;

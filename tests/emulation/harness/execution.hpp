@@ -39,11 +39,10 @@ struct Options {
 };
 extern Options options;
 
-/// Names of the kernels launched since it was last emptied, without template arguments.
-std::set<std::string>& launched_kernels();
-
-/// Whether this barrier or wait is to be left out: EMU_DELETE=FILE:LINE, for tests of the tests.
+/// For tests of the tests. Told of every barrier and wait: whether it is to be left out, as EMU_DELETE=FILE:LINE says.
 bool left_out(const Where& where);
+/// FILE:LINE of all that were told since it was last emptied; kept with EMU_PLACES only.
+std::set<std::string>& places();
 
 struct Launch {
     dim3 grid, block;

@@ -1,4 +1,4 @@
-/// What the execution remembers or is told about a whole process: known memory, launched kernels, barriers to leave out.
+/// What the execution remembers or is told about a whole process: known memory, barriers that were reached, one to leave out.
 #include "execution.hpp"
 
 #include <cstdlib>
@@ -44,13 +44,15 @@ bool outside_buffers(const void* address, std::size_t bytes) {
     return p + bytes > at->first + at->second;
 }
 
-std::set<std::string>& launched_kernels() {
+std::set<std::string>& places() {
     static std::set<std::string> all;
     return all;
 }
 
 bool left_out(const Where& where) {
     static const LeftOut place;
+    static const bool recorded = std::getenv("EMU_PLACES") != nullptr;
+    if (recorded) places().insert(file(where) + (":" + std::to_string(where.line)));
     return place.line == where.line && place.line != 0 && place.file == file(where);
 }
 

@@ -16,7 +16,7 @@ namespace emu {
 enum class Order { as_submitted, last_stream_first, random };
 
 /// Each can be given from outside, for whole programs: EMU_ORDER, EMU_SEED, EMU_MEMORY_BYTES, EMU_HANG_SECONDS, EMU_DEVICES, EMU_CAPABILITY
-/// (90), EMU_DRIVER, EMU_GUARD, EMU_CHECK_ORDER, EMU_SKIP_WAIT; enumerators by name, booleans as 0 or 1.
+/// (90), EMU_DRIVER, EMU_GUARD, EMU_CHECK_ORDER; enumerators by name, booleans as 0 or 1.
 struct DeviceOptions {
     Order order = Order::last_stream_first;
     unsigned seed = 1;
@@ -28,7 +28,6 @@ struct DeviceOptions {
     bool guard_memory = true;     ///< the host cannot touch device memory; costs time in proportion to the memory in use
     bool check_order = true;      ///< off only to show what the order of execution alone finds
     bool default_stream = false;  ///< work on stream nullptr runs at once, unchecked; else it is a Fault
-    long skip_wait = 0;           ///< the nth cudaStreamWaitEvent that orders anything is left out; 0: none
 };
 extern DeviceOptions device_options;
 
@@ -45,8 +44,6 @@ void enqueue(cudaStream_t stream, std::string name, const std::vector<Range>& ra
 /// Splits an arena for the checks above: accesses through pointers into [address, address + bytes) stay inside it.
 void name_sub_buffer(const void* address, std::size_t bytes, std::string name);
 
-/// How many cudaStreamWaitEvent have ordered something that was not ordered before; the one that is left out counts too.
-long useful_waits();
 /// Bytes of device memory that the current device has given out, and how many allocations there were since reset_devices().
 std::size_t device_bytes_in_use();
 long device_allocations();

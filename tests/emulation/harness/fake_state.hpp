@@ -74,7 +74,7 @@ struct Devices {
     Clock host;
     unsigned next_id = 1;
     unsigned long submitted = 0;
-    long useful_waits = 0, allocations = 0;
+    long allocations = 0;
     int open = 0;  // how many hold device memory accessible
     std::map<unsigned, std::size_t> used;
     std::mt19937 random;

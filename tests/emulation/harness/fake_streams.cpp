@@ -29,7 +29,6 @@ DeviceOptions options_from_environment() {
     from_environment("EMU_DRIVER", o.driver);
     from_environment("EMU_GUARD", o.guard_memory);
     from_environment("EMU_CHECK_ORDER", o.check_order);
-    from_environment("EMU_SKIP_WAIT", o.skip_wait);
     return o;
 }
 
@@ -218,10 +217,6 @@ void pass_time(unsigned device) {
     advance(device);
 }
 
-long useful_waits() {
-    return devices().useful_waits;
-}
-
 void reset_devices() {
     Devices& d = devices();
     const std::lock_guard lock(d.mutex);
@@ -230,7 +225,7 @@ void reset_devices() {
     d.events.clear();
     d.host.clear();
     d.used.clear();
-    d.useful_waits = d.allocations = 0;
+    d.allocations = 0;
     d.random.seed(device_options.seed);
 }
 

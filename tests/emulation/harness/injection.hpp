@@ -4,6 +4,7 @@
 /// In a test: fail_call("cudaMalloc", 2). From outside, for whole programs: EMU_FAIL=NAME:N[@RANK], the rank as mpirun gives it;
 /// EMU_CALLS=FILE makes each process write FILE.RANK when it ends, a line `NAME COUNT` a function. NAME is a function of the CUDA runtime,
 /// cuBLASLt or NCCL, or one of
+///   useful wait            a cudaStreamWaitEvent that orders what was not ordered before: "failing" leaves it out
 ///   kernel                 the launch of a kernel: cudaGetLastError tells
 ///   asynchronous error     an NCCL communicator breaks: ncclCommGetAsyncError tells, what is under way never ends
 #include <map>
