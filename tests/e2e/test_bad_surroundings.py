@@ -51,6 +51,21 @@ class SurroundingsCase(JobCase):
         return path.exists() and path.read_text().count('"event":"step"')
 
 
+class MemoryLimits(JobCase):
+    def test_a_plan_beyond_the_limit_ends_before_the_first_step(self):
+        self.refused("device.memory_limit is 1.0 MiB", "largest first: ", "activations ", "batch.micro_tokens = ", "would free ", code=5,
+                     device__memory_limit="1MiB")
+        self.assertNotIn('"event":"step"', (self.run_dir / "metrics.jsonl").read_text() if (self.run_dir / "metrics.jsonl").exists() else "")
+
+    def test_one_rank_of_two_is_named(self):
+        self.refused("device.memory_limit is 1.0 MiB", "rank 1", code=5, ranks=2, device__memory_limit="100GiB,1MiB")
+        self.refused("device.memory_limit lists 3 values for 2 ranks", code=2, ranks=2, device__memory_limit="1GiB,1GiB,1GiB")
+
+    def test_a_gpu_that_is_not_there_is_missed(self):
+        self.refused("device.kind = cuda, and rank 0", code=5, device__kind="cuda", communication__backend="mpi")
+        self.refused("communication.backend = nccl needs GPUs", code=2, device__kind="cpu", communication__backend="nccl")
+
+
 @unittest.skipUnless(os.getuid() == 0, "mounts file systems, which takes root")
 class FullDisk(SurroundingsCase):
     def setUp(self):
