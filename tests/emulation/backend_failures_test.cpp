@@ -93,7 +93,8 @@ class Failures : public testing::Test {
         ASSERT_EQ(outcome(scenario), "");
         const auto counts = emu::calls();
         ASSERT_GT(counts.size(), 20u);
-        for (const auto& [name, count] : counts)
+        for (const auto& [name, count] : counts) {
+            if (name == "useful wait") continue;  // no call: a wait that the harness would leave out
             for (const long nth : std::set<long>{1, count}) {
                 emu::reset_devices();
                 emu::fail_call(name, static_cast<int>(nth));
@@ -111,6 +112,7 @@ class Failures : public testing::Test {
                 EXPECT_TRUE(named) << name << ", call " << nth << ": " << text;
                 EXPECT_NE(text.find("rank"), std::string::npos) << text;
             }
+        }
     }
 };
 
@@ -127,7 +129,7 @@ TEST_F(Failures, BetweenRanksAreNamed) {
             DeviceMemory data;
             ThreadCommunicator host(hub, rank);
             collectively(host, [&] { backend = make_cuda_backend({.index = rank, .memory_limit = 0, .tf32 = false}); });
-            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, 20, 0.5});
+            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, 20, 0.3});
             collectively(host, [&] {
                 stream = backend->make_stream("communication");
                 data = DeviceMemory(*backend, 1024, "data");
