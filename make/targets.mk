@@ -3,7 +3,7 @@
 
 .PHONY: help test test-full test-emulation test-cluster demo demo-smollm2 bench clean install
 help:
-	@echo 'make [-j2] [CUDA=0]      build/sherd and build/tools/ (docs/build.md: libraries in other places, MARCH=, VARIANT=sanitize)'
+	@echo 'make [-j2] [CUDA=0]      build/sherd and build/tools/, with CUDA where nvcc is found (docs/build.md: places of libraries, MARCH=, VARIANT=sanitize)'
 	@echo 'make deps                install the Debian packages that are missing, as root'
 	@echo 'make demo                fine-tune the small model in inputs/ on two ranks'
 	@echo 'make demo-smollm2        fine-tune a chat model of 135M parameters, ask it before and after (Python packages: 5.7 GB)'

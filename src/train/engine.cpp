@@ -116,8 +116,7 @@ MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs) 
 }
 
 /// Everything, before any of it is allocated; with what is in use already. Collective.
-void Engine::plan_memory(const Settings& settings, const Inputs& inputs, Communicator& host) {
-    const MemoryQuestion all = question(settings, inputs);
+void Engine::plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host) {
     const bool gpu = device.gpu.has_value();
     collectively(host, [&] { memory = planned_memory(all); });
     const auto own = static_cast<double>(total_bytes(memory));
@@ -176,13 +175,13 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });
     collectively(host, [&] { choose_plan(settings, session); });
     world = make_world(settings, session, device, groups.nodes);
-    collectively(host, [&] {
+    const MemoryQuestion all = question(settings, inputs);
+    allocating(host, all, [&] {
         compute = device.backend->make_stream("compute");
         communication = device.backend->make_stream("communication");
         if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
-    plan_memory(settings, inputs, host);
-    const MemoryQuestion all = question(settings, inputs);
+    plan_memory(settings, all, host);
     Backend& backend = *device.backend;
     const std::int64_t rows = all.micro_tokens;
     // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks

@@ -56,7 +56,7 @@ struct Engine {
     void choose_plan(const Settings& settings, const Session& session);
     ShardOptions options_of(const Settings& settings) const;
     MemoryQuestion question(const Settings& settings, const Inputs& inputs) const;
-    void plan_memory(const Settings& settings, const Inputs& inputs, Communicator& host);
+    void plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host);
     void check_memory(const Settings& settings, const MemoryQuestion& all, std::uint64_t needed) const;
     template <class Work>
     void allocating(Communicator& host, const MemoryQuestion& all, Work work) const;

@@ -184,12 +184,12 @@ void Trainer::add_health(StepVote& vote) {
     vote.power_w = health.power_w;
     vote.throttled = health.throttling.empty() ? 0 : 1;
     vote.ecc_errors = static_cast<double>(health.ecc_errors);
-    if (vote.throttled > 0 || vote.ecc_errors > 0) {
-        const std::string throttling = health.throttling.empty() ? "nothing" : health.throttling;
-        const std::string text = fmt::format("the GPU of rank {} (host {}) is held down by {}, and has {} uncorrected memory errors",
-                                             world_.rank(), host_name(), throttling, std::max<std::int64_t>(0, health.ecc_errors));
-        if (!std::exchange(device_warned_, true)) log::warning_of_any_rank(text);
-    }
+    // a GPU at its power limit is a GPU at work
+    const bool ails = (vote.throttled > 0 && health.throttling != "power") || vote.ecc_errors > 0;
+    if (!ails || std::exchange(device_warned_, true)) return;
+    log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) is held down by {}, and has {} uncorrected memory errors",
+                                         world_.rank(), host_name(), health.throttling.empty() ? "nothing" : health.throttling,
+                                         std::max<std::int64_t>(0, health.ecc_errors)));
 }
 
 /// Memory as planned and as the driver shows it, and how the GPUs fare, where any rank looked in this step.

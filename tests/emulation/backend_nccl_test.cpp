@@ -28,6 +28,7 @@ class Nccl : public testing::TestWithParam<emu::Order> {
     void SetUp() override {
         emu::device_options = {};
         emu::device_options.order = GetParam();
+        emu::device_options.guard_memory = false;  // staging memory is large, and every wait would lock and unlock it
         emu::reset_devices();
     }
     void TearDown() override { emu::fail_call("", 0); }
@@ -55,12 +56,12 @@ void move_and_compare(Rank& r, Communicator& world, const MovementCase& c, std::
 }
 
 TEST_P(Nccl, MovesWhatTheTablesSay) {
-    for (const int ranks : {2, 3, 4})
-        as_ranks(ranks, [&](int rank, const auto& hub) {
-            Rank r(rank, hub);
-            for (const MovementCase& c : movement_cases(ranks, 120))
-                for (const bool in_place : {false, true}) move_and_compare(r, *r.world, c, 120, in_place);
-        });
+    const int ranks = 2 + static_cast<int>(GetParam());
+    as_ranks(ranks, [&](int rank, const auto& hub) {
+        Rank r(rank, hub);
+        for (const MovementCase& c : movement_cases(ranks, 120))
+            for (const bool in_place : {false, true}) move_and_compare(r, *r.world, c, 120, in_place);
+    });
 }
 
 TEST_P(Nccl, GroupsHaveCommunicatorsOfTheirOwn) {

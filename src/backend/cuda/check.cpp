@@ -43,6 +43,11 @@ void check_cuda(cudaError_t code, const char* call, const char* file, int line) 
     throw DeviceError(call_failure(function_of(call).c_str(), file, line, reason));
 }
 
+cudaError_t unreported(cudaError_t code) noexcept {
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code;
+}
+
 const char* words_of(cublasStatus_t code) noexcept {
     switch (code) {
         case CUBLAS_STATUS_NOT_INITIALIZED:

@@ -11,6 +11,9 @@ namespace sherd::cuda {
 
 namespace {
 
+/// The run time keeps the current GPU by thread; ranks may be threads of one process.
+thread_local int current_gpu = -1;
+
 /// Scratch of streams that copy and communicate: partial sums only.
 constexpr std::size_t small_scratch_bytes = std::size_t{64} << 10;
 
@@ -31,19 +34,17 @@ cudaStream_t native(Stream& stream) {
 }
 
 CudaBackend::CudaBackend(const Gpu& gpu, const CudaOptions& options) : gpu_(gpu), options_(options) {
-    SHERD_CUDA(cudaSetDevice(gpu_.index));
+    current_gpu = -1;  // whatever it was: this call also makes the context
     use();
     products_ = std::make_unique<Products>(options_.tf32);
 }
 
 CudaBackend::~CudaBackend() = default;
 
-/// The run time keeps the current GPU by thread; ranks may be threads of one process, and threads may change backends.
 void CudaBackend::use() const {
-    thread_local int current = -1;
-    if (current == gpu_.index) return;
+    if (current_gpu == gpu_.index) return;
     SHERD_CUDA(cudaSetDevice(gpu_.index));
-    current = gpu_.index;
+    current_gpu = gpu_.index;
 }
 
 bool CudaBackend::has_native(DType compute) const {
@@ -94,7 +95,7 @@ void* CudaBackend::allocate(std::size_t bytes, const std::string& purpose) {
 
 void CudaBackend::release(void* data, std::size_t) noexcept {
     account_.remove(data);
-    (void)cudaFree(data);
+    (void)unreported(cudaFree(data));
 }
 
 void* CudaBackend::allocate_host(std::size_t bytes, const std::string& purpose) {
@@ -114,7 +115,7 @@ void* CudaBackend::allocate_host(std::size_t bytes, const std::string& purpose) 
 
 void CudaBackend::release_host(void* data, std::size_t) noexcept {
     pinned_.erase(static_cast<const unsigned char*>(data));
-    (void)cudaFreeHost(data);
+    (void)unreported(cudaFreeHost(data));
 }
 
 bool CudaBackend::is_pinned(const void* host, std::size_t bytes) const noexcept {

@@ -35,7 +35,8 @@ struct Library {
         load(device_by_bus_id, "nvmlDeviceGetHandleByPciBusId_v2");
         load(temperature, "nvmlDeviceGetTemperature");
         load(power, "nvmlDeviceGetPowerUsage");
-        load(throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
+        load(throttle_reasons, "nvmlDeviceGetCurrentClocksEventReasons");
+        if (throttle_reasons == nullptr) load(throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");  // its name before 2023
         load(ecc_errors, "nvmlDeviceGetTotalEccErrors");
     }
     template <class Function>

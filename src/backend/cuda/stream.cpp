@@ -63,8 +63,8 @@ CudaStream::~CudaStream() {
         wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch): what made it throw also made the stream's work end
     }
-    (void)cudaStreamSynchronize(stream_);
-    (void)cudaStreamDestroy(stream_);
+    (void)unreported(cudaStreamSynchronize(stream_));
+    (void)unreported(cudaStreamDestroy(stream_));
 }
 
 void CudaStream::host_function(std::function<void()> task) {
@@ -93,12 +93,12 @@ void CudaStream::look_after(Query query) {
 }
 
 void CudaStream::wait() {
-    look_after([this] { return cudaStreamQuery(stream_); });
+    look_after([this] { return unreported(cudaStreamQuery(stream_)); });
     SHERD_CUDA(cudaStreamSynchronize(stream_));
 }
 
 void CudaStream::await(const CudaEvent& event) {
-    look_after([&event] { return cudaEventQuery(event.get()); });
+    look_after([&event] { return unreported(cudaEventQuery(event.get())); });
     SHERD_CUDA(cudaEventSynchronize(event.get()));
 }
 
@@ -116,7 +116,7 @@ CudaEvent::CudaEvent() {
     SHERD_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
 }
 CudaEvent::~CudaEvent() {
-    (void)cudaEventDestroy(event_);
+    (void)unreported(cudaEventDestroy(event_));
 }
 
 void WaitWatchers::add(WaitWatcher& watcher) {

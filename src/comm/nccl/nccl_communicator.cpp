@@ -40,14 +40,10 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
   public:
     NcclCommunicator(std::unique_ptr<Communicator> host, cuda::CudaBackend& backend, std::vector<int> nodes, const NcclOptions& options,
                      std::shared_ptr<TrafficCounters> counters)
-        : host_(std::move(host)),
-          backend_(backend),
-          nodes_(std::move(nodes)),
-          options_(options),
-          counters_(std::move(counters)),
-          exchange_(backend, host_->rank(), host_->size()) {
+        : host_(std::move(host)), backend_(backend), nodes_(std::move(nodes)), options_(options), counters_(std::move(counters)) {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
+        collectively(*host_, [&] { exchange_ = std::make_unique<NcclExchange>(backend_, rank(), size()); });
         // in two steps, so that a rank that cannot even begin says why before the others have waited for it in vain
         collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.timeout_s); });
         collectively(*host_, [&] { nccl_->start(); });
@@ -58,7 +54,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
     int rank() const noexcept override { return host_->rank(); }
     int size() const noexcept override { return host_->size(); }
     std::vector<std::string> exchange(std::string_view mine) override { return host_->exchange(mine); }
-    std::uint64_t staging_bytes() const noexcept override { return exchange_.bytes(); }
+    std::uint64_t staging_bytes() const noexcept override { return exchange_->bytes(); }
     Traffic traffic() const noexcept override { return counters_->read(); }
 
     std::unique_ptr<Communicator> split(int color) override {
@@ -76,7 +72,10 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         auto& cuda_stream = static_cast<cuda::CudaStream&>(stream);
         cuda_stream.enqueues(name_of(tag.phase).data());
         progress_.before(cuda_stream.get(), tag);
-        enqueue(cuda_stream, m, tag);
+        if (size() == 1)
+            exchange_->copy(*nccl_, cuda_stream, m, text_of(tag));  // a sum of one is a copy
+        else
+            enqueue(cuda_stream, m, tag);
         progress_.after(cuda_stream.get());
     }
 
@@ -95,7 +94,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
                 broadcasts(stream, m);
                 break;
             case MovementKind::messages:
-                exchange_.copy(*nccl_, stream, m, text_of(tag));
+                exchange_->copy(*nccl_, stream, m, text_of(tag));
                 break;
             case MovementKind::all_reduce:
                 SHERD_NCCL(ncclAllReduce(m.from, m.to, count(m.sources[me]), ncclFloat32, ncclSum, nccl, stream.get()));
@@ -107,7 +106,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
                 reduces(stream, m);
                 break;
             case MovementKind::exchange:
-                exchange_.sum(*nccl_, stream, m, text_of(tag));
+                exchange_->sum(*nccl_, stream, m, text_of(tag));
                 break;
         }
         nccl_->settle(text_of(tag));
@@ -164,7 +163,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
     std::vector<int> nodes_;
     NcclOptions options_;
     std::shared_ptr<TrafficCounters> counters_;
-    NcclExchange exchange_;
+    std::unique_ptr<NcclExchange> exchange_;
     NcclProgress progress_;
     std::unique_ptr<NcclHandle> nccl_;
     bool reported_ = false;

@@ -10,6 +10,12 @@ std::string text_of(CollectiveTag tag) {
     return tag.unit < 0 ? fmt::format("'{}'", name_of(tag.phase)) : fmt::format("'{}' of unit {}", name_of(tag.phase), tag.unit);
 }
 
+namespace {
+bool passed(const cuda::CudaEvent& event) {
+    return cuda::unreported(cudaEventQuery(event.get())) == cudaSuccess;
+}
+}  // namespace
+
 std::unique_ptr<cuda::CudaEvent> NcclProgress::take_event() {
     if (spare_.empty()) return std::make_unique<cuda::CudaEvent>();
     auto event = std::move(spare_.back());
@@ -19,7 +25,7 @@ std::unique_ptr<cuda::CudaEvent> NcclProgress::take_event() {
 
 /// In the order of the stream, so that looking at the oldest is enough.
 void NcclProgress::forget_finished() {
-    while (!entries_.empty() && entries_.front().end != nullptr && cudaEventQuery(entries_.front().end->get()) == cudaSuccess) {
+    while (!entries_.empty() && entries_.front().end != nullptr && passed(*entries_.front().end)) {
         spare_.push_back(std::move(entries_.front().start));
         spare_.push_back(std::move(entries_.front().end));
         entries_.pop_front();
@@ -42,7 +48,7 @@ std::optional<NcclProgress::Running> NcclProgress::oldest() {
     if (entries_.empty()) return std::nullopt;
     Entry& first = entries_.front();
     if (!first.seen_running) {
-        if (cudaEventQuery(first.start->get()) != cudaSuccess) return std::nullopt;
+        if (!passed(*first.start)) return std::nullopt;
         first.seen_running = Clock::now();
     }
     return Running{first.tag, std::chrono::duration<double>(Clock::now() - *first.seen_running).count()};
