@@ -9,10 +9,6 @@ CXX      ?= g++
 MARCH    ?= x86-64-v3
 PYTHON   ?= /usr/bin/python3
 
-ifeq ($(CUDA),1)
-  $(error CUDA=1: this version has no CUDA backend; leave CUDA out, or give CUDA=0, to build for CPUs)
-endif
-
 # what is done, in one line a file; V=1 shows whole commands
 run = $(if $(V),$(3),@echo '  $(1) $(2)'; $(3))
 
@@ -32,11 +28,13 @@ else
 endif
 VERSION  := $(shell cat VERSION)
 CXXFLAGS_ALL = -std=c++20 -march=$(MARCH) $(OPTIMIZE) $(MATH) $(WARNINGS) -Iinclude -Isrc $(LIB_INCLUDES) -DSHERD_VERSION='"$(VERSION)"' $(CXXFLAGS)
+FILE_FLAGS   =
 LDFLAGS_ALL  = $(OPTIMIZE) -fopenmp $(LDFLAGS)
-LIBS_ALL     = $(LIB_LINKS) $(LDLIBS)
+LIBS_ALL     = $(LIB_LINKS) $(CUDA_LINKS) $(LDLIBS)
 
-LIBRARY_SOURCES := $(filter-out src/app/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
-LIBRARY_SOURCES := $(filter-out src/tools/%,$(LIBRARY_SOURCES))
+include make/cuda.mk
+
+LIBRARY_SOURCES := $(filter-out src/app/main.cpp src/tools/% $(ABSENT_SOURCES),$(wildcard src/*/*.cpp src/*/*/*.cpp))
 TOOL_SOURCES    := $(wildcard src/tools/*.cpp)
 UNIT_SOURCES    := $(wildcard tests/unit/*.cpp)
 DIST_SOURCES    := $(wildcard tests/distributed/*.cpp)
@@ -46,13 +44,10 @@ TOOLS := $(patsubst src/tools/%.cpp,$(OUT)/tools/%,$(TOOL_SOURCES))
 
 .PHONY: all tools tests
 all: $(OUT)/sherd tools
-ifneq ($(CUDA),0)
-	@if command -v nvcc >/dev/null; then echo 'nvcc is here, but this version has no CUDA backend: build/sherd runs on CPUs (CUDA=0 silences this)'; fi
-endif
 tools: $(TOOLS)
 tests: $(OUT)/tests/unit $(OUT)/tests/distributed
 
-$(OUT)/libsherd.a: $(call objects,$(LIBRARY_SOURCES))
+$(OUT)/libsherd.a: $(call objects,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 	@mkdir -p $(@D)
 	@rm -f $@
 	$(call run,AR,$@,ar rcs $@ $^)
@@ -74,12 +69,12 @@ $(OUT)/tests/distributed: $(call objects,$(DIST_SOURCES)) $(OUT)/libsherd.a
 
 $(OUT)/obj/%.o: %.cpp $(OUT)/flags
 	@mkdir -p $(@D)
-	$(call run,CXX,$<,$(CXX) $(CXXFLAGS_ALL) -MMD -MP -c -o $@ $<)
+	$(call run,CXX,$<,$(CXX) $(CXXFLAGS_ALL) $(FILE_FLAGS) -MMD -MP -c -o $@ $<)
 
 # rebuilt only when the flags change, so that another MARCH or library place never mixes with old objects
 $(OUT)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' | cmp -s - $@ || echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' > $@
+	@echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) $(subst ','\'',$(CUDA_CFLAGS)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' | cmp -s - $@ || echo '$(CXX) $(subst ','\'',$(CXXFLAGS_ALL)) $(subst ','\'',$(CUDA_CFLAGS)) | $(subst ','\'',$(LDFLAGS_ALL) $(LIBS_ALL))' > $@
 FORCE:
 
 # only these: make treats a missing secondary file as made where what it goes into is newer than its source
@@ -87,4 +82,5 @@ FORCE:
 -include $(ALL_OBJECTS:.o=.d)
 
 include make/targets.mk
+include make/emulation.mk
 include make/checks.mk

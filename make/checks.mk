@@ -3,7 +3,7 @@
 .PHONY: format lint lint-format lint-tidy sanitize
 SOURCE_FOLDERS := include src tests
 # without git, or in somebody else's checkout, where git refuses to answer, look into the folders
-FORMATTED = $(or $(shell git ls-files -co --exclude-standard -- $(foreach d,$(SOURCE_FOLDERS),'$(d)/*.hpp' '$(d)/*.cpp') 2>/dev/null),$(shell find $(SOURCE_FOLDERS) -name '*.hpp' -o -name '*.cpp'))
+FORMATTED = $(or $(shell git ls-files -co --exclude-standard -- $(foreach d,$(SOURCE_FOLDERS),'$(d)/*.hpp' '$(d)/*.cpp' '$(d)/*.cu' '$(d)/*.cuh') 2>/dev/null),$(shell find $(SOURCE_FOLDERS) -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'))
 
 format:
 	clang-format -i $(FORMATTED)
@@ -19,7 +19,7 @@ TIDIED = $(LIBRARY_SOURCES) src/app/main.cpp $(TOOL_SOURCES)
 TIDY_JOBS ?= $(shell nproc)
 # clang has no omp.h of its own without libomp; gcc's serves
 tidy_flags = -std=c++20 -march=$(MARCH) -fopenmp -idirafter $(dir $(shell $(CXX) -print-file-name=include/omp.h)) -Iinclude -Isrc \
-  $(LIB_INCLUDES) -DSHERD_VERSION='"$(VERSION)"' -Wno-unknown-warning-option
+  $(LIB_INCLUDES) $(CUDA_CFLAGS) -DSHERD_VERSION='"$(VERSION)"' -Wno-unknown-warning-option
 lint-tidy: export TIDY_FLAGS = $(tidy_flags)
 lint-tidy: deps-lint
 	@clang-tidy --version >/dev/null

@@ -3,13 +3,14 @@
 
 .PHONY: help test test-full test-emulation test-cluster demo demo-smollm2 bench clean install
 help:
-	@echo 'make [-j2] [CUDA=0]      build/sherd and build/tools/ (docs/build.md: libraries in other places, MARCH=, VARIANT=sanitize)'
+	@echo 'make [-j2] [CUDA=0]      build/sherd and build/tools/, with CUDA where nvcc is found (docs/build.md: places of libraries, MARCH=, VARIANT=sanitize)'
 	@echo 'make deps                install the Debian packages that are missing, as root'
 	@echo 'make demo                fine-tune the small model in inputs/ on two ranks'
 	@echo 'make demo-smollm2        fine-tune a chat model of 135M parameters, ask it before and after (Python packages: 5.7 GB)'
 	@echo 'make test                all tests; the last line counts them. make test-full: longer ones, and PyTorch (5.7 GB) to compare with'
 	@echo 'make bench               tokens a second and memory; TORCH_PYTHON=PYTHON measures PyTorch beside it'
 	@echo 'make lint | format       clang-format and clang-tidy | clang-format in place'
+	@echo 'make test-emulation      the CUDA side without a GPU: kernels and host code on the CPU'
 	@echo 'make sanitize            unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make install PREFIX=     bin/sherd below PREFIX (/usr/local), DESTDIR= before it'
 	@echo 'make clean               remove build/'
@@ -21,9 +22,6 @@ test: deps
 test-full: deps
 	@$(MAKE) --no-print-directory all tests $(TOKENIZE_VENVS) $(TORCH_VENV)
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --full
-
-test-emulation:
-	@echo 'test-emulation: skipped, there is no CUDA backend to emulate in this version'
 
 test-cluster:
 	@echo 'test-cluster: skipped, there is no virtual cluster in this version'

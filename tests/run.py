@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs all tests and counts them. The last line is `N passed, N failed`, after one that counts skips where there are any; exit code 1 on a failure.
 
-    /usr/bin/python3 tests/run.py [--quick | --full] [--only GROUP ...]
+    /usr/bin/python3 tests/run.py [--quick | --full | --emulation] [--only GROUP ...]
 
 Groups: `unit` (GoogleTest), `distributed-1` to `distributed-5` or `-6` (GoogleTest under mpirun, a group for each number of ranks) and one for each
 file tests/e2e/test_*.py, named without `test_` and `.py`. --only takes the start of a name too (`distributed`). A group that crashes, hangs
-or runs no test is a failure of its own. --quick leaves out more than 3 ranks, --full adds 6;
-end-to-end tests find `quick`, `normal` or `full` in SHERD_TESTS. SHERD_BUILD is the build folder (build).
+or runs no test is a failure of its own. --quick leaves out more than 3 ranks, --full adds 6; --emulation runs the tests of the CUDA side
+(tests/emulation) instead: GoogleTest programs of its builds, and each test_*.py. End-to-end tests find `quick`, `normal` or `full` in SHERD_TESTS. SHERD_BUILD is the build folder (build).
 """
 import argparse
 import concurrent.futures
@@ -60,6 +60,18 @@ def all_groups(mode):
     files = sorted((ROOT / "tests/e2e").glob("test_*.py"), key=lambda path: (-path.stat().st_size, path.name))
     for path in files:
         groups.append(Group(path.stem.removeprefix("test_"), [sys.executable, __file__, "--file", str(path)], 700 * patience, 1, 1))
+    return groups
+
+
+def emulation_groups():
+    """The programs of tests/emulation in both builds, those of kernels first because they take longest, and its files."""
+    groups = []
+    for name, pattern in (("kernels", "kernels_*_test.*"), ("backend", "backend_*_test.*"), ("own", "*_test.*")):
+        for build in ("checked", "asan"):
+            if any((ROOT / "tests/emulation").glob(pattern)):
+                groups.append(Group(f"{name}-{build}", [str(BUILD / "emulation" / build / name), "--gtest_brief=1"], 400, 1, 1))
+    for path in sorted((ROOT / "tests/emulation").glob("test_*.py")):
+        groups.append(Group(path.stem.removeprefix("test_"), [sys.executable, __file__, "--file", str(path)], 500, 1, 1))
     return groups
 
 
@@ -230,13 +242,14 @@ def main():
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--quick", action="store_const", dest="mode", const="quick", default="normal")
     modes.add_argument("--full", action="store_const", dest="mode", const="full")
+    modes.add_argument("--emulation", action="store_const", dest="mode", const="emulation", help="the CUDA side, without a GPU")
     parser.add_argument("--file", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--report", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.file:
         return run_file(arguments.file, arguments.report)
 
-    groups = all_groups(arguments.mode)
+    groups = emulation_groups() if arguments.mode == "emulation" else all_groups(arguments.mode)
     for wanted in arguments.only or []:
         if not any(group.name.startswith(wanted) for group in groups):
             parser.error(f"there is no group '{wanted}': {', '.join(group.name for group in groups)}")

@@ -60,6 +60,34 @@ std::optional<double> parse_duration(const std::string& text) {
     return std::nullopt;
 }
 
+namespace {
+const std::vector<std::pair<std::string, std::uint64_t>>& byte_units() {
+    static const std::vector<std::pair<std::string, std::uint64_t>> units{
+        {"TiB", 1ull << 40},       {"GiB", 1ull << 30},   {"MiB", 1ull << 20}, {"KiB", 1ull << 10},
+        {"TB", 1'000'000'000'000}, {"GB", 1'000'000'000}, {"MB", 1'000'000},   {"kB", 1'000}};
+    return units;
+}
+}  // namespace
+
+std::uint64_t parse_bytes(const std::string& text) {
+    const auto end_of_number = std::min(text.find_first_not_of("0123456789."), text.size());
+    const std::string unit = text.substr(std::min(text.find_first_not_of(' ', end_of_number), text.size()));
+    std::uint64_t factor = unit.empty() ? 1 : 0;
+    for (const auto& [name, bytes] : byte_units())
+        if (name == unit) factor = bytes;
+    double number = 0;
+    const bool read = read_whole(text.substr(0, end_of_number), number) == std::errc();
+    const double bytes = number * static_cast<double>(factor);
+    if (!read || factor == 0 || !(bytes >= 1) || bytes > 1e18) throw BadValue("expected bytes, as 16000000000, 512MiB or 30GiB");
+    return static_cast<std::uint64_t>(bytes);
+}
+
+std::string print_bytes(std::uint64_t bytes) {
+    for (const auto& [name, unit] : byte_units())
+        if (name[1] == 'i' && bytes % unit == 0) return fmt::format("{}{}", bytes / unit, name);
+    return fmt::to_string(bytes);
+}
+
 std::string parse_text(const std::string& text) {
     if (text.empty()) throw BadValue("no value; leave the key out for its default");
     if (text.find_first_of(std::string("\n\r\0", 3)) != std::string::npos)

@@ -34,6 +34,8 @@ double parse_number(const std::string& text, const NumberRule& rule);
 bool parse_boolean(const std::string& text);
 /// "90s", "30min", "2h" in seconds; nothing where the text is no duration at all.
 std::optional<double> parse_duration(const std::string& text);
+/// "30GiB", "512 MiB", "16000000000" in bytes, more than 0.
+std::uint64_t parse_bytes(const std::string& text);
 /// A text without line breaks, at least one character.
 std::string parse_text(const std::string& text);
 
@@ -42,6 +44,8 @@ std::string describe(const NumberRule& rule);
 /// Shortest text that reads back as the same double: "1e-5", "0.1", "20".
 std::string print_number(double value);
 std::string print_duration(double seconds);
+/// In the largest unit that it is a whole number of: "30GiB".
+std::string print_bytes(std::uint64_t bytes);
 
 template <class Field>
 KeyValue integer(Field field, IntegerRule rule) {

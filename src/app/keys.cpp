@@ -72,6 +72,21 @@ KeyValue micro_tokens() {
     return {"auto, integer, or one a rank: 4096,1024", set, get};
 }
 
+/// none, bytes, or bytes by rank: "30GiB,30GiB,12GiB".
+KeyValue memory_limit() {
+    auto set = [](Settings& s, const std::string& text) {
+        s.device.memory_limit.clear();
+        if (text == "none") return;
+        for (const std::string& item : list_items(text)) s.device.memory_limit.push_back(values::parse_bytes(item));
+    };
+    auto get = [](const Settings& s) {
+        std::vector<std::string> items;
+        for (const std::uint64_t bytes : s.device.memory_limit) items.push_back(values::print_bytes(bytes));
+        return items.empty() ? std::string("none") : joined(items, ",");
+    };
+    return {"none, bytes as 30GiB, or one a rank", set, get};
+}
+
 KeyValue checkpoint_every() {
     auto set = [](Settings& s, const std::string& text) {
         s.checkpoint.every_steps = 0;
@@ -281,6 +296,8 @@ Section precision_section() {
               values::choice(
                   [](auto& s) -> auto& { return s.precision.reduce; }, wire),
               "Format of gradients on the wire."},
+             {"precision", "tf32", "false", fixed, values::boolean([](auto& s) -> auto& { return s.precision.tf32; }),
+              "On GPUs, products of fp32 in TF32: 10 bits of mantissa, several times as fast."},
              {"precision", "loss_scale", "auto", fixed, values::only_default("auto", "a number, for fp16"), "Loss scale of fp16."},
              {"precision", "loss_scale_window", "1000", fixed, values::only_default("1000", "any number of steps, for fp16"),
               "Steps without overflow after which the loss scale of fp16 grows."}}};
@@ -322,13 +339,13 @@ Section evaluation_section() {
 }
 
 Section communication_section() {
-    const auto backends = values::Choices<std::string>{{{"auto", "auto"}, {"mpi", "mpi"}}, {"nccl"}};
+    const auto backends = values::Choices<std::string>{{{"auto", "auto"}, {"mpi", "mpi"}, {"nccl", "nccl"}}};
     return {"communication",
             "between the ranks",
             {{"communication", "backend", "auto", may_change,
               values::choice(
                   [](auto& s) -> auto& { return s.communication.backend; }, backends),
-              "Library of the collectives."},
+              "Library of the collectives; auto is NCCL between GPUs where the program has it, else MPI. With mpi, ranks may share a GPU."},
              {"communication", "hang_report_s", "20", may_change,
               values::number(
                   [](auto& s) -> auto& { return s.communication.hang_report_s; }, positive),
@@ -340,19 +357,19 @@ Section communication_section() {
 }
 
 Section device_section() {
-    const auto kinds = values::Choices<std::string>{{{"auto", "auto"}, {"cpu", "cpu"}}, {"cuda"}};
+    const auto kinds = values::Choices<std::string>{{{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}}};
     return {
         "device",
         "what a rank computes on",
         {{"device", "kind", "auto", may_change,
           values::choice(
               [](auto& s) -> auto& { return s.device.kind; }, kinds),
-          "Kind of device."},
+          "Kind of device; auto is a GPU where every rank has one, and the CPU where none has (docs/gpu.md)."},
          {"device", "threads", "auto", may_change,
           values::integer([](auto& s) -> auto& { return s.device.threads; }, {.least = 1, .most = 4096, .word = "auto", .word_value = 0}),
-          "Threads of one rank; auto is the cores of the node divided by its ranks."},
-         {"device", "memory_limit", "none", may_change, values::only_default("none", "bytes, 30GiB, or one a rank"),
-          "Memory that a rank may use."}}};
+          "Threads of one rank on CPUs; auto is the cores of the node divided by its ranks."},
+         {"device", "memory_limit", "none", may_change, memory_limit(),
+          "Memory of the device that a rank may use; a run that would need more ends before its first step."}}};
 }
 
 }  // namespace
@@ -370,7 +387,7 @@ const std::vector<Section>& deck_sections() {
                                                evaluation_section(),
                                                communication_section(),
                                                device_section(),
-                                               Section{"nccl", "any NCCL_* variable; this version has no NCCL and only keeps them", {}}};
+                                               Section{"nccl", "any NCCL_* variable, set before NCCL starts", {}}};
     return sections;
 }
 

@@ -2,12 +2,13 @@
 
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_wait.hpp"
+#include "comm/staged_movement.hpp"
+#include "comm/traffic_counters.hpp"
+#include "comm/wire.hpp"
 
 #include "sherd/backend/backend.hpp"
-#include "sherd/tensor/half.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 namespace sherd::detail {
@@ -16,19 +17,25 @@ namespace {
 
 constexpr std::int64_t staging_elements = 1 << 20;  // over all peers: 4 MiB to receive into, 2 MiB for 16-bit wires to send from
 constexpr std::int64_t message_bytes = 64 << 20;    // MPI counts are int; also bounds what one message may hold up
-constexpr int sum_tag = 1, copy_tag = 2;
+constexpr int sum_tag = 1, copy_tag = 2, staged_tag = 3;
 
-/// Counters that all communicators split from one share.
-struct TrafficCounters {
-    std::array<std::atomic<std::uint64_t>, communication_phases> bytes{}, between_nodes{};
+/// Messages of MPI between the ranks of a communicator.
+class MpiMessages final : public Messages {
+  public:
+    explicit MpiMessages(MPI_Comm communicator) : communicator_(communicator) {}
+    void receive(int peer, void* to, std::int64_t bytes) override {
+        SHERD_MPI(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next()));
+    }
+    void send(int peer, const void* from, std::int64_t bytes) override {
+        SHERD_MPI(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next()));
+    }
+    void finish() override { wait_for(requests_); }
+
+  private:
+    MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+    MPI_Comm communicator_;
+    std::vector<MPI_Request> requests_;
 };
-
-void encode(const float* from, std::int64_t n, DType wire, std::uint16_t* to) {
-    for (std::int64_t i = 0; i < n; ++i) to[i] = wire == DType::bf16 ? to_bfloat16(from[i]).bits : to_float16(from[i]).bits;
-}
-void add_decoded(float* sum, const std::uint16_t* addend, std::int64_t n, DType wire) {
-    for (std::int64_t i = 0; i < n; ++i) sum[i] += wire == DType::bf16 ? to_float(bfloat16{addend[i]}) : to_float(float16{addend[i]});
-}
 
 class MpiCommunicator final : public Communicator {
   public:
@@ -37,7 +44,13 @@ class MpiCommunicator final : public Communicator {
         SHERD_MPI(MPI_Comm_rank(host_.get(), &rank_));
         SHERD_MPI(MPI_Comm_size(host_.get(), &size_));
         nodes_.resize(static_cast<std::size_t>(size_), 0);
-        if (backend_ == nullptr || size_ == 1) return;
+        if (backend_ == nullptr) return;
+        if (!backend_->host_reads_memory()) {
+            messages_ = std::make_unique<MpiMessages>(device_.get());
+            staged_ = std::make_unique<StagedMovement>(*backend_, *messages_, rank_, size_);
+            return;
+        }
+        if (size_ == 1) return;
         slot_ = std::max<std::int64_t>(4096, staging_elements / size_);
         receive_.resize(static_cast<std::size_t>(slot_ * size_));
         send_.resize(static_cast<std::size_t>(slot_ * size_));
@@ -45,18 +58,18 @@ class MpiCommunicator final : public Communicator {
 
     int rank() const noexcept override { return rank_; }
     int size() const noexcept override { return size_; }
-    std::uint64_t staging_bytes() const noexcept override { return receive_.size() * sizeof(float) + send_.size() * sizeof(std::uint16_t); }
-
-    Traffic traffic() const noexcept override {
-        Traffic t;
-        for (std::size_t i = 0; i < communication_phases; ++i) {
-            t.bytes[i] = counters_->bytes[i];
-            t.between_nodes[i] = counters_->between_nodes[i];
-        }
-        return t;
+    std::uint64_t staging_bytes() const noexcept override {
+        if (staged_) return staged_->bytes();
+        return receive_.size() * sizeof(float) + send_.size() * sizeof(std::uint16_t);
     }
+    Traffic traffic() const noexcept override { return counters_->read(); }
 
     void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {
+        if (staged_) {
+            const auto [all, between] = sent_bytes(m, rank_, nodes_);
+            counters_->add(tag.phase, all, between);
+            return staged_->enqueue(stream, m);
+        }
         backend_->host_task(stream, [this, m, tag] {
             if (m.mode == Redistribution::Mode::sum && size_ > 1)
                 sum(m, tag);
@@ -101,14 +114,13 @@ class MpiCommunicator final : public Communicator {
     /// Each rank sends every owner its addends and sums its own interval, a slot at a time: n (R-1)/R elements sent and received where all
     /// hold everything and owners are equal, the lower bound. Addends are added in rank order, each rank's own in its place.
     void sum(const Redistribution& m, CollectiveTag tag) {
-        std::int64_t longest = 0;
-        for (const Interval& i : m.owners) longest = std::max(longest, i.size());
-        for (std::int64_t at = 0; at < longest; at += slot_) {
-            const Interval mine = chunk(m.owners[index(rank_)], at);
+        const std::int64_t end = longest(m.owners);
+        for (std::int64_t at = 0; at < end; at += slot_) {
+            const Interval mine = window(m.owners[index(rank_)], at, slot_);
             for (int peer = 0; peer < size_; ++peer) {
                 if (peer == rank_) continue;
                 receive_addends(peer, intersect(m.sources[index(peer)], mine), m.wire);
-                send_addends(peer, m, intersect(m.sources[index(rank_)], chunk(m.owners[index(peer)], at)), tag);
+                send_addends(peer, m, intersect(m.sources[index(rank_)], window(m.owners[index(peer)], at, slot_)), tag);
             }
             wait_for(requests_);
             add_up(m, mine);
@@ -177,12 +189,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void count(int peer, std::uint64_t sent, CollectiveTag tag) {
-        const auto phase = static_cast<std::size_t>(tag.phase);
-        counters_->bytes[phase] += sent;
-        if (nodes_[index(peer)] != nodes_[index(rank_)]) counters_->between_nodes[phase] += sent;
-    }
-    Interval chunk(Interval whole, std::int64_t at) const noexcept {
-        return intersect(whole, {whole.begin + at, whole.begin + at + slot_});
+        counters_->add(tag.phase, sent, nodes_[index(peer)] != nodes_[index(rank_)] ? sent : 0);
     }
     static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
     static int bytes(std::int64_t elements, DType type) noexcept {
@@ -200,6 +207,8 @@ class MpiCommunicator final : public Communicator {
     std::vector<float> receive_;
     std::vector<std::uint16_t> send_;
     std::vector<MPI_Request> requests_;
+    std::unique_ptr<MpiMessages> messages_;
+    std::unique_ptr<StagedMovement> staged_;  ///< for memory that the host cannot read
 };
 
 }  // namespace

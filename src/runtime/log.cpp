@@ -34,6 +34,9 @@ void notice(const std::string& text) {
 void warning(const std::string& text) {
     if (process_rank() == 0) write_all(STDERR_FILENO, after_progress("sherd: warning: " + text) + "\n");
 }
+void warning_of_any_rank(const std::string& text) {
+    write_all(STDERR_FILENO, after_progress("sherd: warning: " + text) + "\n");
+}
 void error(const std::string& text) {
     write_all(STDERR_FILENO, after_progress("sherd: error: " + text) + "\n");
 }

@@ -132,6 +132,8 @@ void TrainingState::copy_out(float* values, const float* from, std::int64_t coun
 
 void TrainingState::read(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, float* values) {
     const std::int64_t first = context_.layout.at(place).begin + begin;
+    // fp32 masters may be the own part of the weights, which a refresh may still be sending and receiving in place
+    if (kind == StateKind::master) weights_.await_refresh();
     copy_out(values, optimizer_->data(kind, place.unit) + (first - optimizer_->held(place.unit).begin), count);
 }
 

@@ -70,6 +70,10 @@ void WeightUnits::release(int unit) {
     if (!replica_) context_.backend.record(*slots_[static_cast<std::size_t>(slot_of(unit))].free, context_.compute);
 }
 
+void WeightUnits::await_refresh() {
+    context_.backend.wait(context_.compute, *changed_);
+}
+
 void* WeightUnits::unit_data(int unit) const {
     return replica_ ? shard_.at(unit, 0) : slots_[static_cast<std::size_t>(slot_of(unit))].memory.data();
 }

@@ -7,12 +7,17 @@
 namespace sherd {
 
 namespace {
-constexpr std::size_t head = 6;  // scalar fields before the squares
+constexpr std::size_t head = 10;  // scalar fields before the squares
 
 std::vector<double> flatten(const StepVote& v) {
-    std::vector<double> flat{v.loss_sum, v.next_targets, v.memory_bytes, v.stop_signal, v.time_is_up, v.checkpoint_due};
+    std::vector<double> flat{v.loss_sum,       v.next_targets,  v.memory_bytes, v.stop_signal, v.time_is_up,
+                             v.checkpoint_due, v.temperature_c, v.power_w,      v.throttled,   v.ecc_errors};
     flat.insert(flat.end(), v.squares.begin(), v.squares.end());
     return flat;
+}
+/// A sum of what is known, -1 where nothing is.
+void add_known(double& sum, double value) {
+    if (value >= 0) sum = std::max(sum, 0.0) + value;
 }
 }  // namespace
 
@@ -38,6 +43,10 @@ StepVote decide(Communicator& communicator, const StepVote& mine) {
             whole.time_is_up = one[4];
             whole.checkpoint_due = one[5];
         }
+        whole.temperature_c = std::max(whole.temperature_c, one[6]);
+        add_known(whole.power_w, one[7]);
+        add_known(whole.throttled, one[8]);
+        add_known(whole.ecc_errors, one[9]);
         for (std::size_t u = 0; u < whole.squares.size(); ++u) whole.squares[u] += one[head + u];
     }
     return whole;

@@ -9,12 +9,17 @@ namespace sherd {
 
 /// What a rank knows at the end of its backward pass; all fields are combined over ranks as said.
 struct StepVote {
-    double loss_sum = 0;          ///< sum: token losses
-    double next_targets = 0;      ///< sum: targets of the next step
-    double memory_bytes = 0;      ///< maximum: peak
-    double stop_signal = 0;       ///< maximum: the signal received, 0 none
-    double time_is_up = 0;        ///< of rank 0
-    double checkpoint_due = 0;    ///< of rank 0: by the clock
+    double loss_sum = 0;        ///< sum: token losses
+    double next_targets = 0;    ///< sum: targets of the next step
+    double memory_bytes = 0;    ///< maximum: peak
+    double stop_signal = 0;     ///< maximum: the signal received, 0 none
+    double time_is_up = 0;      ///< of rank 0
+    double checkpoint_due = 0;  ///< of rank 0: by the clock
+    // of GPUs, where their health was read in this step; -1: not known
+    double temperature_c = -1;    ///< maximum
+    double power_w = -1;          ///< sum
+    double throttled = -1;        ///< sum: GPUs that are held down
+    double ecc_errors = -1;       ///< sum: uncorrected
     std::vector<double> squares;  ///< sum, by unit: squares of the owned gradient
     bool finite() const;          ///< whether loss and all squares are
 };

@@ -1,36 +1,18 @@
 #include "train/engine.hpp"
 
+#include "backend/memory_account.hpp"
+#include "train/device.hpp"
+#include "train/memory_plan.hpp"
+
 #include "sherd/runtime/error.hpp"
 #include "sherd/runtime/log.hpp"
 
 #include <algorithm>
 #include <map>
-#include <sched.h>
-#include <unistd.h>
 
 namespace sherd {
 
 namespace {
-
-/// Cores this process may use, as text that is equal for processes that share them.
-std::pair<int, std::string> allowed_cores() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (::sched_getaffinity(0, sizeof set, &set) != 0) return {static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)), "all"};
-    std::string list;
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-        if (CPU_ISSET(core, &set)) list += fmt::format("{},", core);
-    return {CPU_COUNT(&set), list};
-}
-
-/// Cores divided by the ranks of this node that share them; collective.
-int choose_threads(const Settings& settings, const Session& session, Communicator& host) {
-    const auto [cores, list] = allowed_cores();
-    const std::string mine = fmt::format("{}:{}", session.topology().node, list);
-    const auto all = host.exchange(mine);
-    if (settings.device.threads > 0) return static_cast<int>(settings.device.threads);
-    return std::max(1, cores / static_cast<int>(std::count(all.begin(), all.end(), mine)));
-}
 
 std::string mebibytes(std::uint64_t bytes) {
     return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
@@ -87,7 +69,14 @@ std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inp
 }
 
 void Engine::choose_type(const Settings& settings, Communicator& host) {
-    const bool native = !any_of_ranks(host, !backend->has_native(DType::bf16));
+    if (settings.precision.compute)
+        collectively(host, [&] {
+            const DType wanted = *settings.precision.compute;
+            if (!device.backend->can_compute(wanted))
+                throw UsageError("precision.compute = {}: {} cannot compute in it; use auto or fp32", name_of(wanted),
+                                 device.backend->description());
+        });
+    const bool native = !any_of_ranks(host, !device.backend->has_native(DType::bf16));
     if (settings.precision.compute) {
         type = *settings.precision.compute;
         type_reason = "as the deck says";
@@ -113,50 +102,99 @@ ShardOptions Engine::options_of(const Settings& settings) const {
     return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce, settings.precision.gradients};
 }
 
-/// before: bytes in use before anything was allocated here.
-void Engine::list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, std::uint64_t before) {
-    memory = TrainingState::classes(*inputs.layout, type, purpose_, plan, groups, options_of(settings), world->rank());
-    const DecoderMemory decoder_memory =
-        Decoder::memory(inputs.config, *backend, type, {bucket_rows(limits.rows), limits.positions, limits.training});
-    memory.push_back({"activations", type, decoder_memory.activations});
-    memory.push_back({"workspace", type, decoder_memory.workspace});
-    memory.push_back({"micro-batch", DType::i32, BatchBuffers::bytes(limits.rows)});
-    memory.push_back({"communication staging", DType::f32, world->staging_bytes()});
-    memory.push_back({"program and libraries", DType::u8, before});
+MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs) const {
+    const int rank = world->rank();
+    return {&inputs,
+            device.backend.get(),
+            purpose_,
+            type,
+            plan,
+            groups,
+            options_of(settings),
+            rank,
+            budgets[static_cast<std::size_t>(rank)].micro_tokens};
+}
+
+/// Everything, before any of it is allocated; with what is in use already. Collective.
+void Engine::plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host) {
+    const bool gpu = device.gpu.has_value();
+    collectively(host, [&] { memory = planned_memory(all); });
+    const auto own = static_cast<double>(total_bytes(memory));
+    // on a GPU what communicators staged there is in use already, and what they staged in pinned memory is not the GPU's
+    const std::uint64_t staging = gpu ? 0 : world->staging_bytes();
+    const std::uint64_t before = device.backend->peak_memory_bytes();
+    if (staging > 0) memory.push_back({"communication staging", DType::f32, staging});
+    memory.push_back({gpu ? "in use before: CUDA, libraries" : "program and libraries", DType::u8, before});
+    memory_totals.assign(static_cast<std::size_t>(host.size()), 0.0);
+    memory_totals[static_cast<std::size_t>(host.rank())] = static_cast<double>(total_bytes(memory));
+    all_reduce_sum(host, memory_totals);
+    std::vector<double> needed(memory_totals.size(), 0.0);
+    needed[static_cast<std::size_t>(host.rank())] = own;
+    all_reduce_sum(host, needed);
+    double shared = 0;
+    for (const int r : device.sharing(host.rank())) shared += needed[static_cast<std::size_t>(r)];
+    std::vector<double> plans(needed.size(), 0.0);
+    plans[static_cast<std::size_t>(host.rank())] = static_cast<double>(before + staging) + shared;
+    all_reduce_sum(host, plans);
+    largest_plan = *std::max_element(plans.begin(), plans.end());
+    collectively(host, [&] { check_memory(settings, all, static_cast<std::uint64_t>(shared)); });
+}
+
+/// needed: by all ranks that share the device.
+void Engine::check_memory(const Settings& settings, const MemoryQuestion& all, std::uint64_t needed) const {
+    const auto& limits = settings.device.memory_limit;
+    const auto rank = static_cast<std::size_t>(world->rank());
+    const std::uint64_t limit = limits.empty() ? 0 : limits.size() == 1 ? limits[0] : limits[rank];
+    const auto refuse = [&](std::uint64_t wanted, const std::string& there) {
+        throw DeviceError("{} of memory are needed on {}, and {}. Planned for this rank, largest first: {}. {}", readable_bytes(wanted),
+                          device.backend->description(), there, largest_first(memory), savings_text(all));
+    };
+    const std::uint64_t mine = total_bytes(memory) - (device.gpu ? memory.back().bytes : 0);  // a limit is for what this rank allocates
+    if (limit > 0 && mine > limit) refuse(mine, fmt::format("device.memory_limit is {}", readable_bytes(limit)));
+    const std::uint64_t available = device.backend->available_memory_bytes();
+    if (device.gpu && needed > available)
+        refuse(needed, fmt::format("{} of {} are free", readable_bytes(available), readable_bytes(device.gpu->memory_bytes)));
+}
+
+/// Runs what allocates; where memory ends after all, the error tells which keys would free how much.
+template <class Work>
+void Engine::allocating(Communicator& host, const MemoryQuestion& all, Work work) const {
+    collectively(host, [&] {
+        try {
+            work();
+        } catch (const OutOfMemoryError& error) {
+            throw DeviceError("{}. {}", error.what(), savings_text(all));
+        }
+    });
 }
 
 Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose)
-    : purpose_(purpose) {
-    const int threads = choose_threads(settings, session, host);
-    collectively(host, [&] { backend = make_cpu_backend(threads); });
-    devices = host.exchange(backend->description());
+    : device(choose_device(settings, session, host)), purpose_(purpose) {
+    devices = host.exchange(device.backend->description());
     choose_type(settings, host);
     collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });
     collectively(host, [&] { choose_plan(settings, session); });
-    world = session.world(*backend, groups.nodes);
-    const std::int64_t rows = budgets[static_cast<std::size_t>(host.rank())].micro_tokens;
-    const std::uint64_t before = backend->peak_memory_bytes();
-    const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
-    collectively(host, [&] {
-        compute = backend->make_stream("compute");
-        communication = backend->make_stream("communication");
+    world = make_world(settings, session, device, groups.nodes);
+    const MemoryQuestion all = question(settings, inputs);
+    allocating(host, all, [&] {
+        compute = device.backend->make_stream("compute");
+        communication = device.backend->make_stream("communication");
+        if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
+    plan_memory(settings, all, host);
+    Backend& backend = *device.backend;
+    const std::int64_t rows = all.micro_tokens;
     // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks
-    collectively(host, [&] {
-        state = std::make_unique<TrainingState>(*inputs.layout, *backend, *world, *compute, *communication, type, purpose, plan, groups,
+    allocating(host, all, [&] {
+        state = std::make_unique<TrainingState>(*inputs.layout, backend, *world, *compute, *communication, type, purpose, plan, groups,
                                                 options_of(settings));
     });
-    collectively(host, [&] {
-        buffers = std::make_unique<BatchBuffers>(*backend, rows);
-        decoder = std::make_unique<Decoder>(inputs.config, *backend, *compute, *state, type, limits);
-        sums = DeviceMemory(*backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");
-        list_memory(settings, inputs, limits, before);
+    allocating(host, all, [&] {
+        buffers = std::make_unique<BatchBuffers>(backend, rows);
+        const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
+        decoder = std::make_unique<Decoder>(inputs.config, backend, *compute, *state, type, limits);
+        sums = DeviceMemory(backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");
     });
-    double total = 0;
-    for (const StateClass& c : memory) total += static_cast<double>(c.bytes);
-    memory_totals.assign(static_cast<std::size_t>(host.size()), 0.0);
-    memory_totals[static_cast<std::size_t>(host.rank())] = total;
-    all_reduce_sum(host, memory_totals);
 }
 
 std::string Engine::banner(const Settings& settings, const Session& session, const Inputs& inputs) const {

@@ -1,6 +1,7 @@
 #pragma once
 /// The device side of a run: backend, streams, communicator, state, decoder, all sized and allocated here, before step 1.
 #include "train/batch.hpp"
+#include "train/device.hpp"
 
 #include "sherd/comm/session.hpp"
 #include "sherd/data/packing.hpp"
@@ -18,6 +19,8 @@ namespace sherd {
 /// fits no rank.
 std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks);
 
+struct MemoryQuestion;
+
 struct Engine {
     /// Collective. Throws AgreedError.
     Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose);
@@ -25,7 +28,8 @@ struct Engine {
     /// Lines for the start of a run: ranks, nodes, devices, precision, and memory by class.
     std::string banner(const Settings& settings, const Session& session, const Inputs& inputs) const;
 
-    std::unique_ptr<Backend> backend;
+    ChosenDevice device;
+    std::unique_ptr<GpuMonitor> monitor;  ///< of this rank's GPU; nullptr on CPUs
     std::unique_ptr<Communicator> world;
     DType type = DType::f32;
     std::string type_reason;
@@ -41,6 +45,8 @@ struct Engine {
     std::vector<std::string> devices;   ///< by rank
     std::vector<StateClass> memory;     ///< planned, of this rank
     std::vector<double> memory_totals;  ///< planned, by rank
+    double largest_plan = 0;            ///< bytes in use on the fullest device, as planned: by all ranks that share it
+    Backend& backend() const noexcept { return *device.backend; }
     double* loss_sum() const noexcept { return sums.as<double>(); }
     double* squares() const noexcept { return sums.as<double>() + 1; }
 
@@ -49,7 +55,11 @@ struct Engine {
     void choose_type(const Settings& settings, Communicator& host);
     void choose_plan(const Settings& settings, const Session& session);
     ShardOptions options_of(const Settings& settings) const;
-    void list_memory(const Settings& settings, const Inputs& inputs, const DecoderLimits& limits, std::uint64_t before);
+    MemoryQuestion question(const Settings& settings, const Inputs& inputs) const;
+    void plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host);
+    void check_memory(const Settings& settings, const MemoryQuestion& all, std::uint64_t needed) const;
+    template <class Work>
+    void allocating(Communicator& host, const MemoryQuestion& all, Work work) const;
     std::string memory_lines() const;
 
     TrainingState::Purpose purpose_;

@@ -24,7 +24,7 @@ int evaluate_model(Settings settings, const Session& session, Communicator& host
     log::line(engine.banner(settings, session, inputs));
     collectively(host, [&] { load_weights(inputs, *engine.state); });
     const EvaluationResult result =
-        evaluate(*engine.decoder, *engine.backend, *engine.compute, *engine.communication, *engine.buffers, *engine.world,
+        evaluate(*engine.decoder, engine.backend(), *engine.compute, *engine.communication, *engine.buffers, *engine.world,
                  *inputs.tokens->validation(), engine.budgets, settings.evaluation.documents, engine.loss_sum());
     log::line(validation_line(step, result).text());
     return 0;

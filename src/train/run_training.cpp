@@ -49,7 +49,6 @@ int train(const Settings& settings, const TrainOptions& options, const Session& 
                               length.end));
         return 0;
     }
-    if (!settings.nccl.empty()) log::notice("this version has no NCCL: the variables of [nccl] are kept in the resolved deck and not used");
     Engine engine(settings, session, host, inputs, TrainingState::Purpose::training);
     log::line(engine.banner(settings, session, inputs));
     collectively(host, [&] {

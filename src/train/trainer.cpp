@@ -11,6 +11,7 @@
 #include <cmath>
 #include <ctime>
 #include <numeric>
+#include <utility>
 
 namespace sherd {
 
@@ -66,7 +67,9 @@ ExitCode Trainer::run() {
                .add("compute", name_of(engine_.type))
                .add("parameters", inputs_.layout->parameter_count())
                .add("steps", length_.steps)
-               .add("version", SHERD_VERSION));
+               .add("version", SHERD_VERSION)
+               .add("device", engine_.devices.front())
+               .add("planned_bytes", static_cast<std::int64_t>(engine_.largest_plan)));
     if (progress_.step == 0) validate();
     prepare_next();
     if (read_step_ > progress_.step) next_ = take_next();
@@ -93,7 +96,7 @@ ExitCode Trainer::run() {
              : fmt::format("finished step {} of {}", progress_.step, length_.steps));
     const double total = std::chrono::duration<double>(Clock::now() - started_).count();
     const std::string table = timing_.table(world_, total);
-    engine_.backend->synchronize(*engine_.communication);
+    engine_.backend().synchronize(*engine_.communication);
     log::line(table);
     return code;
 }
@@ -120,13 +123,14 @@ void Trainer::one_step() {
     progress_.epoch = epoch_of(first_position);
     step_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
     report_step(work, last_vote_, norm, rate, step_seconds_);
+    report_device(last_vote_);
     progress_.epoch = epoch_of(progress_.position);
     targets_ = last_vote_.next_targets;
 }
 
 /// All micro-batches of this rank; gradients are summed over ranks unit by unit behind the last one.
 void Trainer::forward_backward(const StepWork& work) {
-    Backend& backend = *engine_.backend;
+    Backend& backend = engine_.backend();
     {
         const Timing::Scope scope(timing_, Phase::compute);
         backend.zero(*engine_.compute, engine_.loss_sum(), sizeof(double));
@@ -145,7 +149,7 @@ void Trainer::forward_backward(const StepWork& work) {
 }
 
 StepVote Trainer::vote() {
-    Backend& backend = *engine_.backend;
+    Backend& backend = engine_.backend();
     StepVote mine;
     mine.squares.assign(static_cast<std::size_t>(inputs_.layout->unit_count()), 0.0);
     if (targets_ > 0) {
@@ -157,6 +161,7 @@ StepVote Trainer::vote() {
     }
     mine.next_targets = static_cast<double>(next_.my_targets);
     mine.memory_bytes = static_cast<double>(backend.peak_memory_bytes());
+    add_health(mine);
     mine.stop_signal = StopSignals::received();
     if (job_end_) {
         // what is still to come before the end: one more step and the checkpoint, with room for a slow file system
@@ -169,11 +174,44 @@ StepVote Trainer::vote() {
     return decide(world_, mine);
 }
 
+/// Not in every step: the driver answers in milliseconds.
+void Trainer::add_health(StepVote& vote) {
+    constexpr auto interval = std::chrono::seconds(10);
+    if (!engine_.monitor || (health_read_ && Clock::now() - *health_read_ < interval)) return;
+    health_read_ = Clock::now();
+    const GpuHealth health = engine_.monitor->read();
+    vote.temperature_c = health.temperature_c;
+    vote.power_w = health.power_w;
+    vote.throttled = health.throttling.empty() ? 0 : 1;
+    vote.ecc_errors = static_cast<double>(health.ecc_errors);
+    // a GPU at its power limit is a GPU at work
+    const bool ails = (vote.throttled > 0 && health.throttling != "power") || vote.ecc_errors > 0;
+    if (!ails || std::exchange(device_warned_, true)) return;
+    log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) is held down by {}, and has {} uncorrected memory errors",
+                                         world_.rank(), host_name(), health.throttling.empty() ? "nothing" : health.throttling,
+                                         std::max<std::int64_t>(0, health.ecc_errors)));
+}
+
+/// Memory as planned and as the driver shows it, and how the GPUs fare, where any rank looked in this step.
+void Trainer::report_device(const StepVote& vote) {
+    if (!engine_.monitor || vote.throttled < 0) return;
+    JsonLine line("device");
+    line.add("step", progress_.step)
+        .add("memory_bytes", static_cast<std::int64_t>(vote.memory_bytes))
+        .add("planned_bytes", static_cast<std::int64_t>(engine_.largest_plan))
+        .add("throttled", static_cast<std::int64_t>(vote.throttled));
+    const auto add = [&](const char* name, double value) { value < 0 ? line.add_null(name) : line.add(name, value); };
+    add("temperature_c", vote.temperature_c);
+    add("power_w", vote.power_w);
+    add("ecc_errors", vote.ecc_errors);
+    record(line);
+}
+
 void Trainer::apply(double norm, double rate) {
     const Timing::Scope scope(timing_, Phase::optimizer);
     ++progress_.optimizer_steps;
     engine_.state->update(adamw_step(settings_.optimizer, rate, clip_factor(settings_.optimizer, norm), progress_.optimizer_steps));
-    engine_.backend->synchronize(*engine_.compute);
+    engine_.backend().synchronize(*engine_.compute);
 }
 
 /// Every rank sees the same vote, so that all of them throw this in the same step.
@@ -216,8 +254,9 @@ void Trainer::validate() {
     if (group == nullptr) return;
     const Timing::Scope scope(timing_, Phase::evaluation);
     const auto start = Clock::now();
-    const EvaluationResult result = evaluate(*engine_.decoder, *engine_.backend, *engine_.compute, *engine_.communication, *engine_.buffers,
-                                             world_, *group, engine_.budgets, settings_.evaluation.documents, engine_.loss_sum());
+    const EvaluationResult result =
+        evaluate(*engine_.decoder, engine_.backend(), *engine_.compute, *engine_.communication, *engine_.buffers, world_, *group,
+                 engine_.budgets, settings_.evaluation.documents, engine_.loss_sum());
     validation_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
     record(validation_line(progress_.step, result));
     log::line(fmt::format("validation after step {}: loss {:.5f}, perplexity {:.2f}, {} targets", progress_.step, result.loss,

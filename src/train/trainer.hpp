@@ -40,10 +40,12 @@ class Trainer {
     StepWork take_next();
     void forward_backward(const StepWork& work);
     StepVote vote();
+    void add_health(StepVote& vote);
     void apply(double norm, double rate);
     [[noreturn]] void fail_non_finite(const StepVote& vote);
     void one_step();
     void report_step(const StepWork& work, const StepVote& vote, double norm, double rate, double seconds);
+    void report_device(const StepVote& vote);
     void warn_of_no_targets(const StepWork& work) const;
     void validate();
     void checkpoint();
@@ -72,6 +74,8 @@ class Trainer {
     double targets_ = 0;  ///< of the step to come, over all ranks
     StepVote last_vote_;
     std::int64_t validated_step_ = -1, saved_step_ = -1;
+    std::optional<Clock::time_point> health_read_;  ///< of GPUs
+    bool device_warned_ = false;
     double step_seconds_ = 0, checkpoint_seconds_ = 0, validation_seconds_ = 0;  ///< of the last of each
     std::optional<double> job_end_;                                              ///< seconds since the epoch
     Clock::time_point started_ = Clock::now(), saved_at_ = started_;

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 import h5py
 
@@ -49,6 +50,22 @@ class SurroundingsCase(JobCase):
     def steps_taken(self):
         path = self.run_dir / "metrics.jsonl"
         return path.exists() and path.read_text().count('"event":"step"')
+
+
+class MemoryLimits(JobCase):
+    def test_a_plan_beyond_the_limit_ends_before_the_first_step(self):
+        self.refused("device.memory_limit is 1.0 MiB", "largest first: ", "activations ", "batch.micro_tokens = ", "would free ", expect=5,
+                     device__memory_limit="1MiB")
+        self.assertNotIn('"event":"step"', "".join(path.read_text() for path in self.run_dir.glob("metrics.jsonl")))
+
+    def test_one_rank_of_two_is_named(self):
+        self.refused("device.memory_limit is 1.0 MiB", "rank 1", expect=5, ranks=2, device__memory_limit="100GiB,1MiB")
+        self.refused("device.memory_limit lists 3 values for 2 ranks", expect=2, ranks=2, device__memory_limit="1GiB,1GiB,1GiB")
+
+    def test_a_gpu_that_is_not_there_is_missed(self):
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="-1"):
+            self.refused("device.kind = cuda, and rank 0", expect=5, device__kind="cuda", communication__backend="mpi")
+        self.refused("communication.backend = nccl needs GPUs", expect=2, device__kind="cpu", communication__backend="nccl")
 
 
 @unittest.skipUnless(os.getuid() == 0, "mounts file systems, which takes root")

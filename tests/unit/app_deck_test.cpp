@@ -102,6 +102,10 @@ TEST(Deck, ValuesReachTheirFields) {
                                 {"checkpoint.resume", "checkpoints/x/step-00000040"},
                                 {"evaluation.documents", "7"},
                                 {"device.threads", "3"},
+                                {"device.kind", "cuda"},
+                                {"device.memory_limit", "30GiB, 1.5 GiB,12000000000"},
+                                {"communication.backend", "nccl"},
+                                {"precision.tf32", "true"},
                                 {"nccl.NCCL_DEBUG", "INFO"}});
     EXPECT_EQ(s.run.seed, 18446744073709551615u);
     EXPECT_EQ(s.run.steps, 80);
@@ -119,6 +123,10 @@ TEST(Deck, ValuesReachTheirFields) {
     EXPECT_EQ(s.checkpoint.resume, "checkpoints/x/step-00000040");
     EXPECT_EQ(s.evaluation.documents, 7);
     EXPECT_EQ(s.device.threads, 3);
+    EXPECT_EQ(s.device.kind, "cuda");
+    EXPECT_EQ(s.device.memory_limit, (std::vector<std::uint64_t>{30ull << 30, 3ull << 29, 12'000'000'000}));
+    EXPECT_EQ(s.communication.backend, "nccl");
+    EXPECT_TRUE(s.precision.tf32);
     EXPECT_EQ(s.nccl.at("NCCL_DEBUG"), "INFO");
 }
 
@@ -189,11 +197,15 @@ TEST(Deck, WrongValuesNameDeckLineKeyAndWhatIsAllowed) {
         {"checkpoint.every", "min", "90s, 30min or 2h"},
         {"checkpoint.every", "-5", "90s, 30min or 2h"},
         {"checkpoint.keep", "0", "integer, 1 or more"},
-        {"communication.backend", "nccl", "not in this version"},
+        {"communication.backend", "gloo", "auto, mpi, nccl"},
         {"communication.timeout_s", "0", "above 0"},
-        {"device.kind", "cuda", "not in this version"},
+        {"device.kind", "gpu", "auto, cpu, cuda"},
         {"device.threads", "5000", "too large"},
-        {"device.memory_limit", "30GiB", "not in this version"},
+        {"device.memory_limit", "30 gigabytes", "16000000000, 512MiB or 30GiB"},
+        {"device.memory_limit", "30GiB,", "512MiB"},
+        {"device.memory_limit", "0", "512MiB"},
+        {"device.memory_limit", "-1GiB", "512MiB"},
+        {"device.memory_limit", "GiB", "512MiB"},
         {"nccl.NCCL_debug", "INFO", "NCCL_*"},
         {"nccl.NCCL_DEBUG", "", "one line"},
     };

@@ -8,6 +8,8 @@
 ///
 /// Activations and weights are of one *compute* type, fp32 or bf16, which the tensors carry; sums, statistics and gradients of parameters
 /// are fp32. "rows" is the number of rows of a micro-batch, surplus rows included (tensor.hpp).
+#include "sherd/backend/shapes.hpp"
+#include "sherd/runtime/error.hpp"
 #include "sherd/tensor/tensor.hpp"
 
 #include <cstddef>
@@ -39,6 +41,11 @@ class Event {
 
 class Backend;
 
+/// A device has less memory left than was asked for. The message says for what, and who holds how much.
+class OutOfMemoryError : public DeviceError {
+    using DeviceError::DeviceError;
+};
+
 /// Owned device memory, aligned to 256 bytes.
 class DeviceMemory {
   public:
@@ -60,19 +67,25 @@ class DeviceMemory {
     std::size_t bytes_ = 0;
 };
 
-/// Sizes of an attention operation. Query head h reads key/value head h / (heads / kv_heads).
-struct AttentionShape {
-    std::int64_t heads, kv_heads, head_dim;
-    float scale;              ///< of the scores: 1 / sqrt(head_dim)
-    std::int64_t window = 0;  ///< a row sees itself and the window - 1 rows before it; 0: all before it
-};
+/// Owned host memory that copies to and from the device reach without staging (pinned, on a GPU), aligned to 256 bytes.
+class HostMemory {
+  public:
+    HostMemory() = default;
+    HostMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
+    HostMemory(HostMemory&& other) noexcept;
+    HostMemory& operator=(HostMemory&& other) noexcept;
+    ~HostMemory();
+    void* data() const noexcept { return data_; }
+    std::size_t bytes() const noexcept { return bytes_; }
+    template <class T>
+    T* as() const noexcept {
+        return static_cast<T*>(data_);
+    }
 
-/// One AdamW step with decoupled weight decay, as torch.optim.AdamW (Loshchilov and Hutter 2019).
-struct AdamWStep {
-    // double, because 1 - 0.999f is off by 1.3e-5: the constants are formed in double and rounded once
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    double bias1, bias2;    ///< 1 - beta1^t, 1 - beta2^t for the t-th step, from 1
-    double gradient_scale;  ///< the gradient is multiplied by it first (clipping)
+  private:
+    Backend* backend_ = nullptr;
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
 };
 
 class Backend {
@@ -83,12 +96,22 @@ class Backend {
     virtual std::string description() const = 0;
     /// Whether the device computes in that type in hardware.
     virtual bool has_native(DType compute) const = 0;
-    /// Peak bytes in use: resident memory of the process on the CPU.
+    /// Whether it can compute in that type at all, in hardware or not.
+    virtual bool can_compute(DType compute) const = 0;
+    /// Peak bytes in use as the system shows them: resident memory of the process on the CPU; on a GPU, memory of the device in use at any
+    /// of the calls so far, by whoever shares it.
     virtual std::uint64_t peak_memory_bytes() const = 0;
+    /// Bytes that can still be allocated.
+    virtual std::uint64_t available_memory_bytes() const = 0;
+    /// Whether host code may read and write device memory.
+    virtual bool host_reads_memory() const noexcept = 0;
 
     /// Throws DeviceError saying what the memory was for and how much is there.
     virtual void* allocate(std::size_t bytes, const std::string& purpose) = 0;
     virtual void release(void* data, std::size_t bytes) noexcept = 0;
+    /// Of HostMemory. Throws DeviceError.
+    virtual void* allocate_host(std::size_t bytes, const std::string& purpose) = 0;
+    virtual void release_host(void* data, std::size_t bytes) noexcept = 0;
 
     virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
     virtual std::unique_ptr<Event> make_event() = 0;
@@ -99,8 +122,9 @@ class Backend {
     /// Runs a host function in stream order (host-staged communication, file input). It must not call the Backend.
     virtual void host_task(Stream& stream, std::function<void()> task) = 0;
 
-    virtual void copy_to_device(Stream& stream, void* device, const void* host,
-                                std::size_t bytes) = 0;  ///< host memory stays valid until done
+    /// Host memory stays valid and unchanged until done. Of HostMemory alone the bytes are taken in stream order; of other host memory at
+    /// any time from the call on.
+    virtual void copy_to_device(Stream& stream, void* device, const void* host, std::size_t bytes) = 0;
     virtual void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes) = 0;
     virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;  ///< within the device, no overlap
     virtual void zero(Stream& stream, void* data, std::size_t bytes) = 0;

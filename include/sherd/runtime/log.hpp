@@ -13,6 +13,8 @@ void line(const std::string& text);
 void notice(const std::string& text);
 /// "sherd: warning: text" on stderr, from rank 0 only.
 void warning(const std::string& text);
+/// The same from whichever rank calls; the text names it.
+void warning_of_any_rank(const std::string& text);
 /// "sherd: error: text" on stderr, from whichever rank calls.
 void error(const std::string& text);
 /// Replaces the last line of a terminal (progress); does nothing when stdout is not a terminal or on ranks other than 0.

@@ -24,6 +24,7 @@ class WeightUnits {
     /// element that this rank owns, in the compute type. Enqueued behind what is on the compute stream.
     void refresh(int unit, const void* source);
     void finish_refresh();  ///< after the last unit's refresh
+    void await_refresh();   ///< what is enqueued on the compute stream from now on comes after the refresh
 
   private:
     struct Slot {

@@ -48,6 +48,7 @@ struct Settings {
     struct Precision {
         std::optional<DType> compute;  ///< nothing: auto
         DType master = DType::f32, moments = DType::f32, gradients = DType::f32, reduce = DType::f32;
+        bool tf32 = false;
     } precision;
     struct Checkpoint {
         std::int64_t every_steps = 0;  ///< 0: none by steps
@@ -66,7 +67,8 @@ struct Settings {
     } communication;
     struct Device {
         std::string kind = "auto";
-        std::int64_t threads = 0;  ///< 0: cores of the node divided by its ranks
+        std::int64_t threads = 0;                 ///< 0: cores of the node divided by its ranks
+        std::vector<std::uint64_t> memory_limit;  ///< bytes; empty: none; one value: all ranks; else one per rank
     } device;
     std::map<std::string, std::string> nccl;
 

@@ -2,6 +2,7 @@
 #include "backend/cpu/kernels.hpp"
 #include "backend/cpu/machine.hpp"
 #include "backend/cpu/stream.hpp"
+#include "backend/shapes.hpp"
 
 #include "sherd/backend/backend.hpp"
 #include "sherd/runtime/error.hpp"
@@ -14,6 +15,11 @@ namespace sherd {
 namespace {
 
 using namespace cpu;
+using shapes::expect;
+using shapes::expect_attention;
+using shapes::expect_product;
+using shapes::expect_same;
+using shapes::text;
 
 CpuStream& cpu_stream(Stream& stream) {
     return static_cast<CpuStream&>(stream);
@@ -22,30 +28,6 @@ CpuStream& cpu_stream(Stream& stream) {
 /// Copies that need no thread and streams of collectives leave the cores to the compute stream.
 bool is_side_stream(const std::string& name) {
     return name == "communication" || name == "copy";
-}
-
-std::string text(const Tensor& t) {
-    return fmt::format("[{}, {}] {}", t.rows, t.columns, name_of(t.dtype));
-}
-
-void expect(bool holds, const char* operation, const std::string& what) {
-    if (!holds) throw DeviceError("{}: the shapes do not fit: {}", operation, what);
-}
-
-void expect_same(const char* operation, const Tensor& a, const Tensor& b) {
-    if (a.rows != b.rows || a.columns != b.columns || a.dtype != b.dtype) expect(false, operation, text(a) + " against " + text(b));
-}
-
-void expect_product(const char* operation, const Tensor& y, const Tensor& x, const Tensor& w) {
-    const bool fits = y.rows == x.rows && y.columns == w.rows && x.columns == w.columns;
-    expect(fits, operation, fmt::format("outputs {}, inputs {}, weights {}", text(y), text(x), text(w)));
-}
-
-void expect_attention(const char* operation, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& s) {
-    const bool fits = s.kv_heads > 0 && s.heads % s.kv_heads == 0 && q.columns == s.heads * s.head_dim &&
-                      k.columns == s.kv_heads * s.head_dim && q.rows == k.rows && q.dtype == k.dtype;
-    if (!fits) expect(false, operation, fmt::format("queries {}, keys {}, {} of {} heads", text(q), text(k), s.kv_heads, s.heads));
-    expect_same(operation, k, v);
 }
 
 class CpuBackend final : public Backend {
@@ -65,7 +47,10 @@ class CpuBackend final : public Backend {
     bool has_native(DType compute) const override {
         return compute == DType::f32 || (compute == DType::bf16 && products_ == Bf16Products::native);
     }
+    bool can_compute(DType compute) const override { return compute == DType::f32 || compute == DType::bf16; }
     std::uint64_t peak_memory_bytes() const override { return peak_resident_memory(); }
+    std::uint64_t available_memory_bytes() const override { return available_memory(); }
+    bool host_reads_memory() const noexcept override { return true; }
 
     void* allocate(std::size_t bytes, const std::string& purpose) override {
         if (log_ != nullptr) {
@@ -75,6 +60,8 @@ class CpuBackend final : public Backend {
         return allocate_memory(bytes, purpose);
     }
     void release(void* data, std::size_t) noexcept override { release_memory(data); }
+    void* allocate_host(std::size_t bytes, const std::string& purpose) override { return allocate_memory(bytes, purpose); }
+    void release_host(void* data, std::size_t) noexcept override { release_memory(data); }
 
     std::unique_ptr<Stream> make_stream(const std::string& name) override {
         return std::make_unique<CpuStream>(name, is_side_stream(name) ? 1 : threads_, order_);

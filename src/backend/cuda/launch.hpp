@@ -1,0 +1,37 @@
+#pragma once
+/// How kernels are launched, as far as host code of any compiler is concerned.
+#include "sherd/tensor/dtype.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime.h>
+
+namespace sherd::cuda {
+
+/// Shape and place of a launch. file and line are those of the launch and stand in the message when it fails.
+struct LaunchShape {
+    dim3 grid{1, 1, 1}, block{1, 1, 1};
+    std::size_t shared_bytes = 0;  ///< dynamic
+    cudaStream_t stream = nullptr;
+    const char* file = __builtin_FILE();
+    int line = __builtin_LINE();
+};
+
+/// Throws DeviceError naming the kernel, its shape, file, line and rank, unless the result is cudaSuccess. `kernel` is a
+/// __PRETTY_FUNCTION__ that holds the kernel's name.
+void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape);
+/// Throws DeviceError: the operation has no kernel for that type.
+[[noreturn]] void no_kernel_for(DType type, const char* operation);
+
+/// What decides which kernel runs on the current device.
+struct DeviceLimits {
+    int capability;       ///< 90 for compute capability 9.0
+    int shared_bytes;     ///< that a block may have
+    int shared_bytes_sm;  ///< of a multiprocessor, shared by its blocks; each block takes 1 KiB besides its own
+};
+DeviceLimits device_limits();
+
+/// Blocks that cover n elements. Throws DeviceError beyond the 2^31 - 1 that a grid may have.
+unsigned blocks_for(std::int64_t n, std::int64_t per_block);
+
+}  // namespace sherd::cuda

@@ -1,0 +1,113 @@
+#include "device.cuh"
+#include "dispatch.hpp"
+#include "kernels.hpp"
+
+#include <cfloat>
+#include <cmath>
+
+namespace sherd::cuda {
+
+namespace {
+
+constexpr int chunk = 4;  ///< logits of a thread and a turn: 16 bytes
+
+/// Largest logit so far and the sum of exponentials relative to it, of the logits that a thread or a block has seen.
+struct Softmax {
+    float top = -FLT_MAX, sum = 0;  // finite: -infinity minus itself would be NaN
+
+    template <int N>
+    __device__ void take(const float (&z)[N]) {
+        float highest = z[0];
+#pragma unroll
+        for (int j = 1; j < N; ++j) highest = fmaxf(highest, z[j]);
+        const float higher = fmaxf(top, highest);
+        sum *= fast_exp2((top - higher) * log2_e);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum += fast_exp2((z[j] - higher) * log2_e);
+        top = higher;
+    }
+    /// Of all threads of the block, in each of them.
+    __device__ void join_block(float* tops, float* sums) {
+        const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        float highest = lane_max(top);
+        sum = lane_sum(sum * fast_exp2((top - highest) * log2_e));
+        if (lane == 0) {
+            tops[warp] = highest;
+            sums[warp] = sum;
+        }
+        __syncthreads();
+        const float mine = lane < warps ? tops[lane] : -FLT_MAX;
+        top = lane_max(mine);
+        sum = lane_sum(lane < warps ? sums[lane] * fast_exp2((mine - top) * log2_e) : 0.0f);
+    }
+};
+
+/// Calls body.operator()<N>(i) for elements [i, i + N) of a row of n: four at a time from the first whose address is a multiple of 16
+/// bytes on (`head` elements before it), single ones before and after those.
+template <class Body>
+__device__ void over_row(int head, int n, const Body& body) {
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    const int last = head + (n - head) / chunk * chunk;
+    for (int i = thread; i < head; i += threads) body.template operator()<1>(i);
+    for (int i = head + thread * chunk; i < last; i += threads * chunk) body.template operator()<chunk>(i);
+    for (int i = last + thread; i < n; i += threads) body.template operator()<1>(i);
+}
+
+/// A block a row. One pass for the largest logit and the sum of exponentials, one for the gradient, which may overwrite the logits: a
+/// thread writes what it alone reads. A target beyond the vocabulary, which the host should have refused, gives a loss that is not a
+/// number. Bytes: 8 a logit read, sizeof(T) written. FLOPs: 9 a logit, two of them exponentials.
+template <class T>
+__global__ void cross_entropy_kernel(float* loss, T* gradient, const float* logits, const std::int32_t* targets, int n, float scale,
+                                     bool aligned) {
+    __shared__ float tops[32], sums[32];
+    const std::int64_t row = std::int64_t{blockIdx.x} * n;
+    const int target = targets[blockIdx.x];
+    // the address of element i of the row is a multiple of 16 bytes where row + i is one of 4, and that of the gradient of 4 elements
+    const int head = aligned ? min(n, static_cast<int>((chunk - row % chunk) % chunk)) : n;
+    if (target < 0) {
+        if (threadIdx.x == 0) loss[blockIdx.x] = 0;
+        if (gradient == nullptr) return;
+        over_row(head, n, [&]<int N>(int i) {
+            const float zeros[N] = {};
+            store(gradient + row + i, zeros);
+        });
+        return;
+    }
+    const float* const z = logits + row;
+    const float at_target = target < n ? z[target] : NAN;
+    Softmax softmax;
+    over_row(head, n, [&]<int N>(int i) {
+        float v[N];
+        load(v, z + i);
+        softmax.take(v);
+    });
+    softmax.join_block(tops, sums);  // after its barrier no thread needs z[target] any more
+    if (threadIdx.x == 0) loss[blockIdx.x] = logf(softmax.sum) + (softmax.top - at_target);
+    if (gradient == nullptr) return;
+    const float factor = scale / softmax.sum;
+    over_row(head, n, [&]<int N>(int i) {
+        float v[N];
+        load(v, z + i);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            v[j] = fast_exp2((v[j] - softmax.top) * log2_e) * factor;
+            if (i + j == target) v[j] -= scale;
+        }
+        store(gradient + row + i, v);
+    });
+}
+
+}  // namespace
+
+void cross_entropy(cudaStream_t stream, float* loss, Tensor gradient, Tensor logits, const std::int32_t* targets, float scale) {
+    if (logits.rows == 0) return;
+    const std::int64_t n = logits.columns;
+    const auto threads = static_cast<unsigned>(n >= 32768 ? 1024 : n >= 2048 ? 512 : 128);
+    with_type(gradient.data == nullptr ? DType::f32 : gradient.dtype, "cross_entropy", [&]<class T>() {
+        const bool aligned = aligned_to(16, logits.as<float>()) && aligned_to(chunk * sizeof(T), gradient.as<T>());
+        launch<cross_entropy_kernel<T>>({.grid = dim3(blocks_for(logits.rows, 1)), .block = dim3(threads), .stream = stream}, loss,
+                                        gradient.as<T>(), logits.as<const float>(), targets, static_cast<int>(n), scale, aligned);
+    });
+}
+
+}  // namespace sherd::cuda

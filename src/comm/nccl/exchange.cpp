@@ -1,0 +1,124 @@
+#include "comm/nccl/exchange.hpp"
+
+#include "comm/nccl/check.hpp"
+#include "comm/wire.hpp"
+
+#include <algorithm>
+
+namespace sherd::detail {
+
+namespace {
+constexpr std::int64_t staging_elements = 4 << 20;  // over all ranks: 16 MiB to receive into, 8 MiB for 16-bit wires to send from
+
+std::size_t index(int rank) noexcept {
+    return static_cast<std::size_t>(rank);
+}
+std::size_t bytes_of(Interval part, DType type) noexcept {
+    return static_cast<std::size_t>(part.size()) * size_of(type);
+}
+const float* addends(const Redistribution& m, int rank, std::int64_t element) noexcept {
+    return static_cast<const float*>(m.from) + (element - m.sources[index(rank)].begin);
+}
+}  // namespace
+
+ncclDataType_t nccl_type(DType type) {
+    switch (type) {
+        case DType::f32:
+            return ncclFloat32;
+        case DType::bf16:
+            return ncclBfloat16;
+        case DType::f16:
+            return ncclFloat16;
+        case DType::i32:
+            return ncclInt32;
+        default:
+            throw DeviceError("NCCL is not asked to move {}", name_of(type));
+    }
+}
+
+NcclExchange::NcclExchange(cuda::CudaBackend& backend, int rank, int size)
+    : backend_(backend), rank_(rank), size_(size), slot_(std::max<std::int64_t>(4096, staging_elements / size / 64 * 64)) {
+    if (size == 1) return;
+    const auto all = static_cast<std::size_t>(slot_ * size);
+    incoming_ = DeviceMemory(backend, all * sizeof(float), "communication staging");
+    outgoing_ = DeviceMemory(backend, all * sizeof(std::uint16_t), "communication staging");
+    widened_ = DeviceMemory(backend, static_cast<std::size_t>(slot_) * sizeof(float), "communication staging");
+}
+
+void NcclExchange::copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, const std::string& what) {
+    const auto element = static_cast<std::int64_t>(size_of(m.dtype));
+    const Interval held = m.sources[index(rank_)], wanted = m.owners[index(rank_)], own = intersect(held, wanted);
+    const auto* from = static_cast<const char*>(m.from);
+    auto* to = static_cast<char*>(m.to);
+    SHERD_NCCL(ncclGroupStart());
+    for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) continue;
+        const Interval in = intersect(m.sources[index(peer)], wanted), out = intersect(held, m.owners[index(peer)]);
+        if (!out.empty())
+            SHERD_NCCL(ncclSend(from + (out.begin - held.begin) * element, static_cast<std::size_t>(out.size()), nccl_type(m.dtype), peer,
+                                nccl.get(), stream.get()));
+        if (!in.empty())
+            SHERD_NCCL(ncclRecv(to + (in.begin - wanted.begin) * element, static_cast<std::size_t>(in.size()), nccl_type(m.dtype), peer,
+                                nccl.get(), stream.get()));
+    }
+    SHERD_NCCL(ncclGroupEnd());
+    nccl.settle(what);
+    const char* source = from + (own.begin - held.begin) * element;
+    char* destination = to + (own.begin - wanted.begin) * element;
+    if (!own.empty() && source != destination) backend_.copy(stream, destination, source, bytes_of(own, m.dtype));
+}
+
+void NcclExchange::sum(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, const std::string& what) {
+    const std::int64_t end = longest(m.owners);
+    for (std::int64_t at = 0; at < end; at += slot_) sum_round(nccl, stream, m, at, what);
+}
+
+void NcclExchange::encode_addends(cuda::CudaStream& stream, const Redistribution& m, std::int64_t at) {
+    for (int peer = 0; peer < size_; ++peer) {
+        const Interval out = intersect(m.sources[index(rank_)], window(m.owners[index(peer)], at, slot_));
+        if (peer == rank_ || out.empty()) continue;
+        // a cast reads only
+        auto* from = const_cast<float*>(addends(m, rank_, out.begin));
+        backend_.cast(stream, {outgoing(peer), m.wire, 1, out.size()}, {from, DType::f32, 1, out.size()});
+    }
+}
+
+/// All ranks exchange their addends of one window of every owner, and each adds up its own window.
+void NcclExchange::sum_round(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, std::int64_t at,
+                             const std::string& what) {
+    const Interval held = m.sources[index(rank_)], mine = window(m.owners[index(rank_)], at, slot_);
+    if (m.wire != DType::f32) encode_addends(stream, m, at);
+    SHERD_NCCL(ncclGroupStart());
+    for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) continue;
+        const Interval out = intersect(held, window(m.owners[index(peer)], at, slot_)), in = intersect(m.sources[index(peer)], mine);
+        const void* from = m.wire == DType::f32 ? static_cast<const void*>(addends(m, rank_, out.begin)) : outgoing(peer);
+        if (!out.empty())
+            SHERD_NCCL(ncclSend(from, static_cast<std::size_t>(out.size()), nccl_type(m.wire), peer, nccl.get(), stream.get()));
+        if (!in.empty())
+            SHERD_NCCL(ncclRecv(incoming(peer), static_cast<std::size_t>(in.size()), nccl_type(m.wire), peer, nccl.get(), stream.get()));
+    }
+    SHERD_NCCL(ncclGroupEnd());
+    nccl.settle(what);
+    if (!mine.empty()) add_up(stream, m, mine);
+}
+
+void NcclExchange::add_up(cuda::CudaStream& stream, const Redistribution& m, Interval mine) {
+    const Interval own = intersect(m.sources[index(rank_)], mine);
+    if (!own.empty())  // kept first: `to` may be the same memory
+        backend_.copy(stream, incoming(rank_), addends(m, rank_, own.begin), bytes_of(own, DType::f32));
+    float* to = static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin);
+    backend_.zero(stream, to, bytes_of(mine, DType::f32));
+    for (int r = 0; r < size_; ++r) {
+        const Interval part = intersect(m.sources[index(r)], mine);
+        if (part.empty()) continue;
+        const float* addend = incoming(r);
+        if (r != rank_ && m.wire != DType::f32) {
+            backend_.cast(stream, {widened_.data(), DType::f32, 1, part.size()}, {incoming(r), m.wire, 1, part.size()});
+            addend = widened_.as<float>();
+        }
+        backend_.add(stream, {to + (part.begin - mine.begin), DType::f32, 1, part.size()}, addend);
+    }
+}
+
+}  // namespace sherd::detail

@@ -1,0 +1,101 @@
+#include "comm/nccl/handle.hpp"
+
+#include "comm/nccl/check.hpp"
+
+#include "sherd/runtime/error.hpp"
+
+#include <chrono>
+#include <exception>
+#include <thread>
+
+namespace sherd::detail {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double seconds_to_part = 10;  // for the last words of communicators that end in order
+
+double since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Short waits are the rule: no pause at first.
+void pause(double waited) {
+    using namespace std::chrono_literals;
+    if (waited > 1e-3) std::this_thread::sleep_for(waited > 0.1 ? 1ms : 50us);
+}
+
+}  // namespace
+
+NcclHandle::NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s) : timeout_s_(timeout_s), size_(size) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    SHERD_NCCL(ncclCommInitRankConfig(&communicator_, size, id, rank, &config));
+}
+
+void NcclHandle::start() {
+    settle(fmt::format("the start of a communicator of {} ranks", size_));
+}
+
+NcclHandle::~NcclHandle() {
+    if (communicator_ == nullptr) return;
+    ncclResult_t state = ncclInvalidUsage;
+    if (std::uncaught_exceptions() == 0) {
+        const auto start = Clock::now();
+        state = ncclCommFinalize(communicator_);
+        while (state == ncclInProgress && since(start) < seconds_to_part) {
+            pause(since(start));
+            if (ncclCommGetAsyncError(communicator_, &state) != ncclSuccess) break;
+        }
+    }
+    if (state == ncclSuccess)
+        (void)ncclCommDestroy(communicator_);
+    else
+        abort();
+}
+
+ncclComm_t NcclHandle::get() const {
+    if (communicator_ == nullptr) throw DeviceError("a collective after its NCCL communicator was aborted");
+    return communicator_;
+}
+
+void NcclHandle::abort() noexcept {
+    if (communicator_ != nullptr) (void)ncclCommAbort(communicator_);
+    communicator_ = nullptr;
+}
+
+void NcclHandle::fail(ncclResult_t code, const std::string& what) {
+    const std::string words = words_of(code, communicator_);
+    abort();
+    throw DeviceError(call_failure("NCCL", __FILE__, __LINE__, fmt::format("{}: {}; NCCL_DEBUG = INFO in [nccl] tells more", what, words)));
+}
+
+void NcclHandle::check(const std::string& what) {
+    if (aborted()) return;
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
+    if (asked != ncclSuccess) fail(asked, what);
+    if (state != ncclSuccess && state != ncclInProgress) fail(state, what);
+}
+
+void NcclHandle::settle(const std::string& what) {
+    const auto start = Clock::now();
+    for (;;) {
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t asked = ncclCommGetAsyncError(get(), &state);
+        if (asked != ncclSuccess) fail(asked, what);
+        if (state == ncclSuccess) return;
+        if (state != ncclInProgress) fail(state, what);
+        const double waited = since(start);
+        if (waited > timeout_s_) {
+            abort();
+            throw DeviceError(
+                "NCCL: {} was not done after {:.0f} s on rank {} (host {}); are all ranks alive, and can their hosts reach one another "
+                "(NCCL_SOCKET_IFNAME in [nccl])? NCCL_DEBUG = INFO tells more, communication.timeout_s waits longer",
+                what, waited, process_rank(), host_name());
+        }
+        pause(waited);
+    }
+}
+
+}  // namespace sherd::detail

@@ -1,0 +1,154 @@
+/// NCCL behind the interface of a Communicator, with ranks that are threads, each with a GPU of its own.
+#include "../unit/comm_movements.hpp"
+#include "../unit/thread_world.hpp"
+#include "harness/fake_device.hpp"
+#include "harness/injection.hpp"
+
+#include "sherd/backend/devices.hpp"
+#include "sherd/comm/nccl.hpp"
+
+#include <gtest/gtest.h>
+
+namespace sherd::tests {
+namespace {
+
+/// A rank's GPU, stream and communicator.
+struct Rank {
+    Rank(int rank, const std::shared_ptr<ThreadHub>& hub, const NcclOptions& options = {})
+        : backend(make_cuda_backend({.index = rank, .memory_limit = 0, .tf32 = false})),
+          world(make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, std::vector<int>{0, 0, 1, 1}, options)),
+          stream(backend->make_stream("communication")) {}
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<Communicator> world;
+    std::unique_ptr<Stream> stream;
+};
+
+class Nccl : public testing::TestWithParam<emu::Order> {
+  protected:
+    void SetUp() override {
+        emu::device_options = {};
+        emu::device_options.order = GetParam();
+        emu::device_options.guard_memory = false;  // staging memory is large, and every wait would lock and unlock it
+        emu::reset_devices();
+    }
+    void TearDown() override { emu::fail_call("", 0); }
+};
+INSTANTIATE_TEST_SUITE_P(Orders, Nccl, testing::Values(emu::Order::as_submitted, emu::Order::last_stream_first, emu::Order::random),
+                         [](const auto& p) { return "order" + std::to_string(static_cast<int>(p.param)); });
+
+void move_and_compare(Rank& r, Communicator& world, const MovementCase& c, std::int64_t n, bool in_place) {
+    const auto me = static_cast<std::size_t>(world.rank());
+    const DeviceMemory first(*r.backend, static_cast<std::size_t>(n) * 4, "from"),
+        second(*r.backend, static_cast<std::size_t>(n) * 4, "to");
+    float *from = first.as<float>(), *to = in_place ? from : second.as<float>();
+    std::vector<float> values, back(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) values.push_back(element(world.rank(), i));
+    r.backend->copy_to_device(*r.stream, from, values.data(), values.size() * 4);
+    world.redistribute(*r.stream, {c.mode, DType::f32, c.wire, from + c.sources[me].begin, to + c.owners[me].begin, c.sources, c.owners},
+                       {CommunicationPhase::reduce_gradients, 3});
+    r.backend->copy_to_host(*r.stream, back.data(), to, back.size() * 4);
+    r.backend->synchronize(*r.stream);
+    for (std::int64_t i = c.owners[me].begin; i < c.owners[me].end; ++i) {
+        const float right = expected(c, world.rank(), i), found = back[static_cast<std::size_t>(i)];
+        ASSERT_EQ(std::memcmp(&found, &right, 4), 0)
+            << c.name << ", rank " << me << ", element " << i << ": " << found << ", not " << right;
+    }
+}
+
+TEST_P(Nccl, MovesWhatTheTablesSay) {
+    const int ranks = 2 + static_cast<int>(GetParam());
+    as_ranks(ranks, [&](int rank, const auto& hub) {
+        Rank r(rank, hub);
+        for (const MovementCase& c : movement_cases(ranks, 120))
+            for (const bool in_place : {false, true}) move_and_compare(r, *r.world, c, 120, in_place);
+    });
+}
+
+TEST_P(Nccl, GroupsHaveCommunicatorsOfTheirOwn) {
+    as_ranks(4, [&](int rank, const auto& hub) {
+        Rank r(rank, hub);
+        const auto part = r.world->split(rank % 2);
+        ASSERT_EQ(part->size(), 2);
+        ASSERT_EQ(part->rank(), rank / 2);
+        for (const MovementCase& c : movement_cases(2, 64)) move_and_compare(r, *part, c, 64, true);
+        const auto alone = r.world->split(rank);
+        for (const MovementCase& c : movement_cases(1, 8)) move_and_compare(r, *alone, c, 8, false);
+    });
+}
+
+TEST_P(Nccl, CountsTrafficAndStaging) {
+    as_ranks(4, [&](int rank, const auto& hub) {
+        Rank r(rank, hub);
+        move_and_compare(r, *r.world, movement_cases(4, 120)[3], 120, true);  // a reduce-scatter
+        const Traffic sent = r.world->traffic();
+        EXPECT_EQ(sent.bytes[static_cast<std::size_t>(CommunicationPhase::reduce_gradients)], 3u * 30 * 4);
+        EXPECT_EQ(sent.between_nodes[static_cast<std::size_t>(CommunicationPhase::reduce_gradients)], 2u * 30 * 4);
+        EXPECT_GT(r.world->staging_bytes(), 0u);
+    });
+}
+
+/// What each of two ranks says; the second does not take part.
+std::string failure_without_peer(const NcclOptions& options, const std::string& injected, int nth) {
+    std::string text;
+    as_ranks(2, [&](int rank, const auto& hub) {
+        Rank r(rank, hub, options);
+        barrier(*r.world);
+        if (rank == 1) {
+            barrier(*r.world);
+            return;
+        }
+        if (!injected.empty()) emu::fail_call(injected, nth);
+        const DeviceMemory data(*r.backend, 400, "data");
+        try {
+            all_gather(*r.world, *r.stream, data.data(), DType::f32, split_equally(100, 2, 1), {CommunicationPhase::gather_weights, 7});
+            r.backend->synchronize(*r.stream);
+        } catch (const DeviceError& error) {
+            text = error.what();
+        }
+        emu::fail_call("", 0);
+        barrier(*r.world);
+    });
+    return text;
+}
+
+TEST_P(Nccl, ACollectiveThatHangsIsNamedAndAborted) {
+    testing::internal::CaptureStderr();
+    const std::string text = failure_without_peer({{}, 0.05, 0.3}, "", 0);
+    const std::string warned = testing::internal::GetCapturedStderr();
+    for (const char* part : {"'gather weights' of unit 7", "another rank is late or gone", "communication.timeout_s"})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_NE(warned.find("warning: NCCL: 'gather weights' of unit 7"), std::string::npos) << warned;
+}
+
+TEST_P(Nccl, AnErrorBehindTheHostsBackIsFoundAndAborted) {
+    const std::string text = failure_without_peer({}, "asynchronous error", 1);
+    for (const char* part : {"'gather weights' of unit 7", "remote process exited", "NCCL_DEBUG"})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST_P(Nccl, ARankThatDoesNotStartEndsTheStartOfAll) {
+    emu::fail_call("ncclCommInitRankConfig", 2);
+    std::array<std::string, 2> texts;
+    as_ranks(2, [&](int rank, const auto& hub) {
+        try {
+            const Rank r(rank, hub, {{}, 20, 0.3});
+        } catch (const AgreedError& error) {
+            EXPECT_EQ(error.exit_code(), ExitCode::device);
+            texts[static_cast<std::size_t>(rank)] = error.what();
+        }
+    });
+    EXPECT_EQ(texts[0], texts[1]);
+    EXPECT_NE(texts[0].find("NCCL"), std::string::npos) << texts[0];
+}
+
+TEST_P(Nccl, VariablesOfTheDeckAreSetAndLogged) {
+    ::unsetenv("NCCL_SHERD_TEST");
+    testing::internal::CaptureStdout();
+    as_ranks(2, [&](int rank, const auto& hub) { const Rank r(rank, hub, {{{"NCCL_SHERD_TEST", "7"}}, 20, 600}); });
+    const std::string text = testing::internal::GetCapturedStdout();
+    EXPECT_STREQ(std::getenv("NCCL_SHERD_TEST"), "7");
+    EXPECT_NE(text.find("from the deck: NCCL_SHERD_TEST=7"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace sherd::tests

@@ -1,0 +1,59 @@
+"""Every call of the CUDA runtime, cuBLASLt and NCCL that a training run makes fails in turn, on one rank of two: the run ends with exit code 5 on
+all ranks, and says which call failed on which rank. So it is for every nth call of a name that it makes: the first and the last are tried."""
+import unittest
+
+from device_case import DEVICE, DeviceCase, emulated, support
+
+NAME = "llama_biases"
+# what is only given back: by then the run has succeeded, and says so
+RELEASES = ("cudaFree", "cudaFreeHost", "cudaEventDestroy", "cudaStreamDestroy", "cublasLtDestroy", "cublasLtMatmulDescDestroy",
+            "cublasLtMatrixLayoutDestroy", "cublasLtMatmulPreferenceDestroy", "ncclCommDestroy", "ncclCommFinalize", "ncclCommAbort")
+# nothing depends on these
+CURIOSITY = ("cudaDriverGetVersion",)
+NO_CALLS = ("useful wait",)
+
+
+class Failures(DeviceCase):
+    def command(self, run, **keys):
+        numbers = {"model.weights": support.FIXTURES / NAME / "hf", "data.tokens": self.tokens, "data.shuffle": "false", "run.steps": 1,
+                   "run.directory": self.dir / run, "batch.sequences": 3, "precision.compute": "fp32", "sharding.strategy": "full_shard",
+                   "device.threads": 1, "device.kind": "cuda", "communication.timeout_s": 5, **keys}
+        return ["train", *(f"--{key}={value}" for key, value in numbers.items())]
+
+    def setUp(self):
+        super().setUp()
+        self.tokens = self.write_tokens(NAME, ("train",))
+
+    def counts(self):
+        with emulated(calls=self.dir / "calls"):
+            support.run(*self.command("counted"), ranks=2)
+        lines = (self.dir / "calls.1").read_text().splitlines()
+        return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}
+
+    def test_each_call_fails_in_turn(self):
+        counts = self.counts()
+        self.assertGreater(len(counts), 25)
+        for name, count in counts.items():
+            if name in (*RELEASES, *CURIOSITY, *NO_CALLS):
+                continue
+            for n in sorted({1, count}):
+                with self.subTest(f"{name}, call {n}"), emulated(fail=f"{name}:{n}@1"):
+                    done = support.run(*self.command("run"), ranks=2, expect=5)
+                    self.assertIn("rank 1", done.stderr)
+                    if name not in ("kernel", "asynchronous error"):
+                        self.assertIn(name, done.stderr)
+
+    def test_what_cannot_be_given_back_harms_nobody(self):
+        for name in RELEASES:
+            with self.subTest(name), emulated(fail=f"{name}:1@1"):
+                support.run(*self.command("run"), ranks=2)
+
+    def test_out_of_memory_says_who_holds_what(self):
+        with emulated(memory_bytes=20_000_000):
+            done = support.run(*self.command("run"), ranks=2, expect=5)
+        self.assertRegex(done.stderr, r"MB|MiB|KiB|bytes")
+        self.assertIn("batch.", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
