@@ -17,7 +17,7 @@ class Failures(DeviceCase):
     def command(self, run, **keys):
         numbers = {"model.weights": support.FIXTURES / NAME / "hf", "data.tokens": self.tokens, "data.shuffle": "false", "run.steps": 1,
                    "run.directory": self.dir / run, "batch.sequences": 3, "precision.compute": "fp32", "sharding.strategy": "full_shard",
-                   "device.threads": 1, "device.kind": "cuda", **keys}
+                   "device.threads": 1, "device.kind": "cuda", "communication.timeout_s": 5, **keys}
         return ["train", *(f"--{key}={value}" for key, value in numbers.items())]
 
     def setUp(self):

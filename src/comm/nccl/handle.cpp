@@ -27,16 +27,14 @@ void pause(double waited) {
 
 }  // namespace
 
-NcclHandle::NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s) : timeout_s_(timeout_s) {
+NcclHandle::NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s) : timeout_s_(timeout_s), size_(size) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     SHERD_NCCL(ncclCommInitRankConfig(&communicator_, size, id, rank, &config));
-    try {
-        settle(fmt::format("the start of a communicator of {} ranks", size));
-    } catch (...) {
-        abort();  // the destructor does not run
-        throw;
-    }
+}
+
+void NcclHandle::start() {
+    settle(fmt::format("the start of a communicator of {} ranks", size_));
 }
 
 NcclHandle::~NcclHandle() {

@@ -7,13 +7,15 @@ namespace sherd::detail {
 
 class NcclHandle {
   public:
-    /// Collective over `size` ranks that got the same id. Throws DeviceError, after the deadline at the latest.
+    /// Begins a communicator over `size` ranks that got the same id. Throws DeviceError.
     NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s);
     /// Ends the communicator in order, or at once where an exception is under way.
     ~NcclHandle();
     NcclHandle(const NcclHandle&) = delete;
     NcclHandle& operator=(const NcclHandle&) = delete;
 
+    /// Waits until all ranks have begun; before anything else. Throws DeviceError, after the deadline at the latest.
+    void start();
     /// Throws DeviceError after abort().
     ncclComm_t get() const;
     /// Waits until what was called is on its stream. Throws DeviceError: NCCL failed, or the deadline passed; both abort.
@@ -29,6 +31,7 @@ class NcclHandle {
 
     ncclComm_t communicator_ = nullptr;
     double timeout_s_;
+    int size_;
 };
 
 }  // namespace sherd::detail

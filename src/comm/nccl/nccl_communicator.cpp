@@ -44,7 +44,9 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
         collectively(*host_, [&] { exchange_ = std::make_unique<NcclExchange>(backend_, rank(), size()); });
+        // in two steps, so that a rank that cannot even begin says why before the others have waited for it in vain
         collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.timeout_s); });
+        collectively(*host_, [&] { nccl_->start(); });
         backend_.watchers().add(*this);
     }
     ~NcclCommunicator() override { backend_.watchers().remove(*this); }
