@@ -3,9 +3,11 @@ import argparse
 import collections
 import concurrent.futures
 import datetime
+import importlib
 import multiprocessing
 import os
 import pathlib
+import shlex
 import signal
 import sys
 import time
@@ -13,6 +15,7 @@ import time
 from .errors import DATA, MACHINE, USAGE, Stop
 from .records import FORMATS
 
+PACKAGES = ("h5py", "jinja2", "numpy", "tokenizers")  # of inputs/requirements.txt
 BYTES_A_PROCESS = 8 << 20  # with less input than this, another process costs more than it brings
 
 HELP = """
@@ -98,8 +101,25 @@ def main(argv=None):
     return 0
 
 
+def check_packages():
+    """All of them at once, before the work: h5py is first used when the tokens are there."""
+    missing = []
+    for name in PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing.append(error.name or name)
+        except ImportError as error:  # a library of the system that it lacks, or another package's version
+            raise Stop(MACHINE, f"the Python package {name} cannot be loaded: {' '.join(str(error).split())}") from None
+    if missing:
+        requirements = os.path.join(os.path.dirname(sys.argv[0]), "requirements.txt")
+        which = f"package {missing[0]} is" if len(missing) == 1 else f"packages {', '.join(missing)} are"
+        raise Stop(MACHINE, f"the Python {which} missing: pip install -r {shlex.quote(requirements)}")
+
+
 def run(options):
     # only now: --help and a wrong command line need no library
+    check_packages()
     from .encoder import Encoder, Settings
     from .output import TokenFile
     from .report import Progress, Report

@@ -211,6 +211,22 @@ class Malformed(TokenizeCase):
         _, err = self.start(*whole, "--from", odd, expect=2)
         self.assertIn("in.csv: what is it?", err)
 
+    def test_packages_that_are_not_there(self):
+        data, model, program = self.write([GOOD]), self.tokenizers["chatml"], support.ROOT / "inputs/tokenize.py"
+        requirements = f"pip install -r {support.ROOT / 'inputs/requirements.txt'}"
+        (self.dir / "without").mkdir()
+        for options, stand_in, message in (
+                (["-S"], "", f"the Python packages h5py, jinja2, numpy, tokenizers are missing: {requirements}"),
+                ([], "raise ModuleNotFoundError('', name='jinja2')", f"the Python package jinja2 is missing: {requirements}"),
+                ([], "raise ImportError('libm.so:\\nno such file')", "the Python package jinja2 cannot be loaded: libm.so: no such file")):
+            with self.subTest(message):
+                (self.dir / "without/jinja2.py").write_text(stand_in)
+                command = [VENV / "bin/python", "-B", *options, program, "--tokenizer", model, "--from", data, "--to", self.out]
+                paths = {} if options else {"PYTHONPATH": str(self.dir / "without")}
+                done = subprocess.run(list(map(str, command)), cwd=self.dir, env=paths, capture_output=True, text=True, timeout=120)
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "", f"tokenize: error: {message}\n"))
+                self.clean("in.jsonl", "without")
+
     def test_nothing_left_for_training(self):
         _, err = self.tokenize([GOOD], "chatml", "--validation", 0.5, expect=4)
         self.assertIn("no document is left for training", err)
