@@ -124,13 +124,17 @@ BROKEN_FILES = [  # --skip-bad does not help here
     ("nothing.jsonl", b"", r"nothing.jsonl: no document"),
     ("blank.jsonl", b"\n \r\n\n", r"blank.jsonl: no document"),
     ("utf16.jsonl", '{"text": "a"}\n'.encode("utf-16"), r"utf16.jsonl: this is UTF-16"),
-    ("cut.json", b'[{"text": "a"},\n{"text": "b"}\n', r"cut.json:3: the file ends inside its JSON array"),
-    ("comma.json", b'[{"text": "a"}\n{"text": "b"}]', r"comma.json:2: ',' or ']' expected between records, found '\{'"),
-    ("syntax.json", b'[{"text": "a"},\n{"text": b}]', r"syntax.json:2: not JSON: Expecting value"),
+    ("cut.json", b'[{"text": "a"},\n{"text": "b"}\n', r"cut.json:3: after record 2: the file ends inside its JSON array"),
+    ("comma.json", b'[{"text": "a"}\n{"text": "b"}]', r"comma.json:2: after record 1: ',' or ']' expected between records, found '\{'"),
+    ("syntax.json", b'[{"text": "a"},\n{"text": b}]', r"syntax.json:2: record 2: not JSON: Expecting value"),
     ("after.json", b'[{"text": "a"}]\n]', r"after.json:2: ']' after the end"),
     ("cut.jsonl.gz", gzip.compress(lines(GOOD) * 50)[:-12], r"cut.jsonl.gz: damaged gzip file"),
     ("fake.jsonl.gz", lines(GOOD), r"fake.jsonl.gz: damaged gzip file"),
-    ("latin.json", b'[{"text": "a"},\n{"text": "caf\xe9"}]', r"latin.json:2: not UTF-8"),
+    ("latin.json", b'[{"text": "a"},\n{"text": "caf\xe9"}]', r"latin.json:2: record 2: not UTF-8"),
+    ("one-line.json", b'[{"text": "a"}, {"text": "b"}, {"text": c}]', r"one-line.json:1: record 3: not JSON: Expecting value"),
+    ("one-line-latin.json", b'[{"text": "a"}, {"text": "caf\xe9"}]', r"one-line-latin.json:1: record 2: not UTF-8"),
+    ("latin-after.json", b'[{"text": "a"}]\n\xe9', r"latin-after.json:2: not UTF-8"),
+    ("latin.txt", b"In the\n\nbeginning\ncaf\xe9", r"latin.txt:4: not UTF-8"),
 ]
 
 
@@ -153,10 +157,26 @@ class Malformed(TokenizeCase):
     def test_files(self):
         for name, content, message in BROKEN_FILES:
             with self.subTest(name):
-                _, err = self.tokenize(content, "chatml", "--skip-bad", expect=4, name=name)
+                more = ["--separator", "<next>"] if name.endswith(".txt") else []
+                _, err = self.tokenize(content, "chatml", "--skip-bad", *more, expect=4, name=name)
                 self.assertRegex(err, message)
                 (self.dir / name).unlink()
                 self.clean()
+
+    def test_records_of_an_array_are_numbered(self):
+        """All on one line, and more of them than a chunk takes."""
+        records = [{"text": "a"}] * 2499 + [{"text": ""}, {"text": "b"}, [7]]
+        data = json.dumps(records).encode()
+        _, err = self.tokenize(data, "chatml", expect=4, name="in.json")
+        self.assertRegex(err, r"error: \S*in.json:1: record 2500: empty: text \(")
+        _, err = self.tokenize(data, "chatml", "--skip-bad", "--refused", self.dir / "refused.jsonl", name="in.json")
+        self.assertIn("in.json:1: record 2500: empty: text\n", err)
+        self.assertIn("in.json:1: record 2502: not a JSON object: found a list\n", err)
+        refused = [json.loads(line) for line in (self.dir / "refused.jsonl").read_text().splitlines()]
+        self.assertEqual([(entry["line"], entry["record"]) for entry in refused], [(1, 2500), (1, 2502)])
+        self.tokenize(json.dumps(records[-3:], indent=1).encode(), "chatml", "--skip-bad", "--refused", self.dir / "refused.jsonl", name="in.json")
+        refused = [json.loads(line) for line in (self.dir / "refused.jsonl").read_text().splitlines()]
+        self.assertEqual([(entry["line"], entry["record"]) for entry in refused], [(2, 1), (8, 3)])
 
     def test_a_failure_leaves_an_old_file_as_it_was(self):
         self.tokenize([GOOD], "chatml")
