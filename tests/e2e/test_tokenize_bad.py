@@ -174,7 +174,8 @@ class Malformed(TokenizeCase):
         self.assertIn("in.json:1: record 2502: not a JSON object: found a list\n", err)
         refused = [json.loads(line) for line in (self.dir / "refused.jsonl").read_text().splitlines()]
         self.assertEqual([(entry["line"], entry["record"]) for entry in refused], [(1, 2500), (1, 2502)])
-        self.tokenize(json.dumps(records[-3:], indent=1).encode(), "chatml", "--skip-bad", "--refused", self.dir / "refused.jsonl", name="in.json")
+        data = json.dumps(records[-3:], indent=1).encode()
+        self.tokenize(data, "chatml", "--skip-bad", "--refused", self.dir / "refused.jsonl", name="in.json")
         refused = [json.loads(line) for line in (self.dir / "refused.jsonl").read_text().splitlines()]
         self.assertEqual([(entry["line"], entry["record"]) for entry in refused], [(2, 1), (8, 3)])
 
@@ -211,7 +212,8 @@ class Malformed(TokenizeCase):
     def test_command_lines(self):
         data, model = self.write([GOOD]), self.tokenizers["chatml"]
         whole = ["--tokenizer", model, "--from", data, "--to", self.out]
-        for extra, message in ((["--validation", "1.5"], "a part between 0 and 1"), (["--validation", "0"], "a part between 0 and 1"),
+        for extra, message in ((["--validation", "1.5"], "1.5: allowed are a part of the documents, above 0 and below 1 (0.02"),
+                               (["--validation", "0"], "above 0 and below 1"),
                                (["--max-length", "1"], "at least 2"), (["--processes", "0"], "1 to 1024"), (["--train-on", "some"], "invalid choice"),
                                (["--date", "today"], "invalid fromisoformat value"), (["--separator", ""], "empty"), (["--bad"], "unrecognized"),
                                (["--to", self.dir], "this is a folder"), (["--to", self.dir / "no/out.h5"], "there is no folder"),
@@ -248,9 +250,15 @@ class Malformed(TokenizeCase):
                 self.clean("in.jsonl", "without")
 
     def test_nothing_left_for_training(self):
-        _, err = self.tokenize([GOOD], "chatml", "--validation", 0.5, expect=4)
-        self.assertIn("no document is left for training", err)
-        self.clean("in.jsonl")
+        none, aside = self.write([{"text": ""}], "none.jsonl"), self.write([GOOD], "aside.jsonl")
+        for records, more, why in (
+                ([GOOD], ["--validation", 0.02], "--validation 0.02 took the only one"),
+                ([GOOD] * 3, ["--validation", 0.9], "--validation 0.9 took all 3"),
+                (none, ["--skip-bad", "--validation", aside], "the only one came from the file of --validation")):
+            with self.subTest(why):
+                _, err = self.tokenize(records, "chatml", *more, expect=4)
+                self.assertIn(f"{self.out}: not written: no document is left for training: {why}\n", err)
+                self.clean("aside.jsonl", "in.jsonl", "none.jsonl")
 
     def test_interrupted(self):
         data = self.write([{"text": verse * 40} for verse in VERSES])
