@@ -60,7 +60,9 @@ void PendingMessages::wait(const WaitLimits& limits, const std::string& what) {
     wait_for(requests_.data(), static_cast<int>(requests_.size()), [&](double waited) {
         if (waited > limits.timeout_s)
             throw DeviceError(
-                "rank {} (host {}) has waited {:.0f} s for {} in {}: communication.timeout_s; is that process alive, and its node?",
+                "rank {} (host {}) has waited {:.0f} s for {} in {}, longer than communication.timeout_s; look whether that process and "
+                "its "
+                "node are alive",
                 process_rank(), host_name(), waited, missing(), what);
         if (waited <= limits.hang_report_s || reported) return;
         reported = true;
