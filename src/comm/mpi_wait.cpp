@@ -37,6 +37,35 @@ void wait_for(MPI_Request& request) {
     wait_for(&request, 1, {});
 }
 
+namespace {
+/// Reports a wait that is long, once, and ends one that is too long.
+class Watch {
+  public:
+    Watch(const WaitLimits& limits, std::function<std::string()> for_whom) : limits_(limits), for_whom_(std::move(for_whom)) {}
+    void operator()(double waited) {
+        if (waited > limits_.timeout_s)
+            throw DeviceError(
+                "rank {} (host {}) has waited {:.0f} s for {}, longer than communication.timeout_s; look whether that process and "
+                "its node are alive",
+                process_rank(), host_name(), waited, for_whom_());
+        if (waited <= limits_.hang_report_s || reported_) return;
+        reported_ = true;
+        log::warning_of_any_rank(
+            fmt::format("rank {} (host {}) has waited {:.0f} s for {}; the run ends after {:g} s (communication.timeout_s)", process_rank(),
+                        host_name(), waited, for_whom_(), limits_.timeout_s));
+    }
+
+  private:
+    const WaitLimits& limits_;
+    std::function<std::string()> for_whom_;
+    bool reported_ = false;
+};
+}  // namespace
+
+void wait_for(MPI_Request& request, const WaitLimits& limits) {
+    wait_for(&request, 1, Watch(limits, [] { return std::string("another rank in an agreement of all"); }));
+}
+
 MPI_Request* PendingMessages::add(int peer) {
     peers_.push_back(peer);
     return &requests_.emplace_back(MPI_REQUEST_NULL);
@@ -56,20 +85,7 @@ std::string PendingMessages::missing() const {
 
 void PendingMessages::wait(const WaitLimits& limits, const std::string& what) {
     if (requests_.empty()) return;
-    bool reported = false;
-    wait_for(requests_.data(), static_cast<int>(requests_.size()), [&](double waited) {
-        if (waited > limits.timeout_s)
-            throw DeviceError(
-                "rank {} (host {}) has waited {:.0f} s for {} in {}, longer than communication.timeout_s; look whether that process and "
-                "its "
-                "node are alive",
-                process_rank(), host_name(), waited, missing(), what);
-        if (waited <= limits.hang_report_s || reported) return;
-        reported = true;
-        log::warning_of_any_rank(
-            fmt::format("rank {} (host {}) has waited {:.0f} s for {} in {}; the run ends after {:g} s (communication.timeout_s)",
-                        process_rank(), host_name(), waited, missing(), what, limits.timeout_s));
-    });
+    wait_for(requests_.data(), static_cast<int>(requests_.size()), Watch(limits, [&] { return missing() + " in " + what; }));
     requests_.clear();
     peers_.clear();
 }

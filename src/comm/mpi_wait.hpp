@@ -11,6 +11,8 @@ namespace sherd::detail {
 
 /// Waits without a limit. Throws DeviceError.
 void wait_for(MPI_Request& request);
+/// Waits for an agreement of all ranks, within limits as PendingMessages does. Throws DeviceError.
+void wait_for(MPI_Request& request, const WaitLimits& limits);
 
 /// Messages that are under way between this rank and others.
 class PendingMessages {

@@ -73,7 +73,7 @@ int train(const Settings& settings, const TrainOptions& options, const Session& 
     });
     if (found) log::line(fmt::format("resuming {} after step {}", found->folder.string(), start.step));
     const StopSignals signals;
-    return static_cast<int>(Trainer(settings, inputs, engine, order, length, start).run());
+    return static_cast<int>(Trainer(settings, inputs, engine, host, order, length, start).run());
 }
 
 }  // namespace

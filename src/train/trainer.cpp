@@ -15,12 +15,13 @@
 
 namespace sherd {
 
-Trainer::Trainer(const Settings& settings, const Inputs& inputs, Engine& engine, const DocumentOrder& order, const RunLength& length,
-                 Progress start)
+Trainer::Trainer(const Settings& settings, const Inputs& inputs, Engine& engine, Communicator& host, const DocumentOrder& order,
+                 const RunLength& length, Progress start)
     : settings_(settings),
       inputs_(inputs),
       engine_(engine),
       world_(*engine.world),
+      host_(host),
       group_(inputs.tokens->train()),
       order_(order),
       length_(length),
@@ -270,7 +271,7 @@ bool Trainer::checkpoint_due() const {
 
 void Trainer::checkpoint() {
     const Timing::Scope scope(timing_, Phase::checkpoint);
-    const CheckpointReport report = write_checkpoint(context_, progress_, *engine_.state, world_);
+    const CheckpointReport report = write_checkpoint(context_, progress_, *engine_.state, host_);
     saved_step_ = progress_.step;
     saved_at_ = Clock::now();
     checkpoint_seconds_ = report.seconds;

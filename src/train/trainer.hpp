@@ -26,8 +26,8 @@ struct RunLength {
 /// Trains from `start` (a fresh run: all zeros) to the end, a signal, or the end of the job's time.
 class Trainer {
   public:
-    Trainer(const Settings& settings, const Inputs& inputs, Engine& engine, const DocumentOrder& order, const RunLength& length,
-            Progress start);
+    Trainer(const Settings& settings, const Inputs& inputs, Engine& engine, Communicator& host, const DocumentOrder& order,
+            const RunLength& length, Progress start);
 
     /// Collective. Returns done or again. Throws AgreedError: non-finite (nothing of that step is applied), input (files), and what
     /// collectives throw.
@@ -58,6 +58,7 @@ class Trainer {
     const Inputs& inputs_;
     Engine& engine_;
     Communicator& world_;
+    Communicator& host_;  ///< for checkpoints: a rank may write for as long as it takes
     const TokenGroup& group_;
     const DocumentOrder& order_;
     RunLength length_;

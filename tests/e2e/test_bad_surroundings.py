@@ -1,4 +1,5 @@
 """Full disks, directories that cannot be written, locks, ranks that see different things, and ranks that die."""
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -256,6 +257,14 @@ class ReadersThatLeave(SurroundingsCase):
         self.assertEqual(len(self.metrics("step")), 50)
 
 
+    def test_a_result_that_cannot_be_written_is_an_error(self):
+        for command in ([support.BUILD / "sherd", "inspect", self.weights], self.arguments("eval")):
+            with self.subTest(command=command[1]), open("/dev/full", "w") as full:
+                done = subprocess.run(list(map(str, command)), stdout=full, stderr=subprocess.PIPE, text=True, cwd=support.ROOT)
+                self.assertEqual(done.returncode, 3, done.stderr)
+                self.assertIn("could not be written to stdout: No space left on device", done.stderr)
+
+
 class DyingRanks(SurroundingsCase):
     def ranks_of(self, mpirun):
         text = pathlib.Path(f"/proc/{mpirun.pid}/task/{mpirun.pid}/children").read_text()
@@ -279,6 +288,21 @@ class DyingRanks(SurroundingsCase):
             for line in (self.run_dir / "metrics.jsonl").read_text().splitlines():
                 strict(line)
             shutil.rmtree(self.run_dir)
+
+    def test_a_frozen_rank_is_reported_and_ends_the_job(self):
+        job = self.long_job(ranks=3, communication__hang_report_s=1, communication__timeout_s=3)
+        wait_for(lambda: self.steps_taken() > 20)
+        frozen = self.ranks_of(job)[1]
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            _, err = self.ended(job, 5, 60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(frozen, signal.SIGKILL)
+        # where it was frozen decides: in a collective, which knows its ranks, or before an agreement of all
+        whom = r"(ranks? [0-9, ]*1[0-9, ]* in '\w+ \w+' of unit \d|another rank in an agreement of all)"
+        self.assertRegex(err, rf"sherd: warning: rank \d \(host \S+\) has waited 1 s for {whom}; the run ends after 3 s")
+        self.assertRegex(err, rf"sherd: error: rank \d \(host \S+\) has waited 3 s for {whom}, longer than communication.timeout_s")
 
 
 if __name__ == "__main__":

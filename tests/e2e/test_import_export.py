@@ -283,6 +283,23 @@ class Targets(FolderCase):
         for command in ("import", "export", "inspect"):
             self.assertIn("usage: sherd " + command, support.run(command, "--help").stdout)
 
+    def test_import_replaces_no_device_and_no_part_of_its_source(self):
+        folder = self.hf()
+        before = (folder / "model.safetensors").read_bytes()
+        pipe = self.dir / "pipe"
+        os.mkfifo(pipe)
+        self.assertIn("no regular file", support.run("import", "--from", folder, "--to", pipe, "--force", expect=2).stderr)
+        self.assertTrue(pipe.is_fifo())
+        done = support.run("import", "--from", folder, "--to", folder / "model.safetensors", "--force", expect=2)
+        self.assertIn("a part of the folder that is imported", done.stderr)
+        self.assertEqual((folder / "model.safetensors").read_bytes(), before)
+
+    def test_one_process_is_enough(self):
+        """Under mpirun each rank would do it all again; the same is said by each."""
+        for command in (["import", "--from", self.hf(), "--to", self.dir / "w.h5"], ["export", "--from", self.dir / "hf", "--to", self.dir / "x"]):
+            self.assertIn(f"{command[0]} is one process's work, 2 were started", support.run(*command, ranks=2, expect=2).stderr)
+        self.assertEqual(os.listdir(self.dir), ["hf"])
+
     def test_import_onto_a_full_disk_leaves_nothing(self):
         folder = self.hf()
         command = [str(support.BUILD / "sherd"), "import", "--from", str(folder), "--to", str(self.dir / "w.h5")]
@@ -374,6 +391,22 @@ class ExportFolders(FolderCase):
             is_new = found[NORM][1][0] == new[NORM][1][0]
             self.assert_same_tensors(found, new if is_new else self.tensors)
         self.assertIn(-signal.SIGKILL, seen)
+        self.export(self.source, "out", "--force")  # what the killed ones had begun is gone then
+        self.assertEqual([name for name in os.listdir(self.dir) if name.startswith(".")], [])
+
+    def test_what_another_process_has_begun_stays(self):
+        begun = self.dir / f".out.tmp-{os.uname().nodename}-{os.getpid()}"
+        begun.mkdir()
+        self.export(self.source)
+        self.assertTrue(begun.exists())
+
+    def test_the_directory_of_a_run_is_no_target(self):
+        for name in ("metrics.jsonl", "step-00000004", "manifest.h5"):
+            folder = self.dir / f"run with {name}"
+            folder.mkdir()
+            (folder / name).write_text("")
+            self.assertIn("the directory of a run or a checkpoint", self.export(self.source, folder.name, "--force", expect=2).stderr)
+            self.assertEqual(os.listdir(folder), [name])
 
 
 class Inspect(FolderCase):

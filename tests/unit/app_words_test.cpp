@@ -28,4 +28,7 @@ TEST(Words, NearestKeyKnowsSpellingAndWrongSections) {
     EXPECT_EQ(nearest_key("optimizer.lerning_rate"), "optimizer.learning_rate");
     EXPECT_EQ(nearest_key("evaluation.evry"), "evaluation.every");
     EXPECT_EQ(nearest_key("shuffle"), "data.shuffle");
+    EXPECT_EQ(nearest_key("optimizer.lr"), "optimizer.learning_rate");  // what other programs call it
+    EXPECT_EQ(nearest_key("batch.size"), "batch.shares");               // in the section that was meant
+    EXPECT_EQ(nearest_key("run.learning_rate"), "optimizer.learning_rate");
 }
