@@ -33,12 +33,12 @@ const std::set<std::string>& harmless() {
 }
 
 void compute(Backend& backend) {
+    std::vector<float> values(256, 0.5f), back(16);  // first, so that they outlive what is queued when a call throws
     const auto stream = backend.make_stream("compute"), other = backend.make_stream("communication");
     const auto event = backend.make_event();
     const DeviceMemory memory(backend, 4096, "matrices");
     const Tensor x{memory.data(), DType::f32, 4, 8}, w{memory.as<float>() + 64, DType::f32, 4, 8},
         y{memory.as<float>() + 128, DType::f32, 4, 4};
-    std::vector<float> values(256, 0.5f), back(16);
     backend.copy_to_device(*stream, memory.data(), values.data(), 1024);
     backend.zero(*stream, y.data, y.bytes());
     backend.linear_forward(*stream, y, x, w);

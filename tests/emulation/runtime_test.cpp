@@ -215,6 +215,7 @@ TEST_P(Runtime, VisibleDevicesAreCountedAsCudaDoes) {
     unsetenv("CUDA_VISIBLE_DEVICES");
     emu::device_options.driver = 0;
     EXPECT_EQ(cudaGetDeviceCount(&n), cudaErrorInsufficientDriver);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorInsufficientDriver);  // read, so that no later launch finds it
     emu::device_options.driver = 13000;
 }
 

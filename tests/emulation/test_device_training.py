@@ -120,7 +120,7 @@ class Stories(TrainingCase):
 
     def test_the_first_steps_of_the_curve(self):
         with emulated(order="random"):
-            self.train("curve", ranks=2, **self.curve_keys(run__stop_step=2, sharding__strategy="full_shard", **DEVICE))
+            self.train("curve", ranks=2, **self.curve_keys(run__stop_step=2, evaluation__documents=1, sharding__strategy="full_shard", **DEVICE))
         self.assert_on_curve("curve", last=2)
 
 

@@ -58,7 +58,11 @@ CudaStream::CudaStream(std::string name, bool first, DeviceMemory scratch, Backe
 }
 
 CudaStream::~CudaStream() {
-    if (std::uncaught_exceptions() > 0) watchers_.abandon();
+    if (std::uncaught_exceptions() > 0) {
+        // the memory that queued functions write to may be gone with what the exception left: they are skipped
+        errors_->set(std::make_exception_ptr(DeviceError("stream '{}' was left by an exception", name_)));
+        watchers_.abandon();
+    }
     try {
         wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch): what made it throw also made the stream's work end

@@ -110,6 +110,7 @@ bool supported(const Description& d, const Layout& a, const Layout& out) {
 
 }  // namespace
 
+// what gives back fails after it has given back, as in CUDA, where most such errors are those of earlier work
 #define EMU_BLAS_CALL(status) \
     if (emu::call_fails(__func__)) return status
 #define EMU_BLAS_FIELD(attribute, field) \
@@ -128,8 +129,8 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-    EMU_BLAS_CALL(CUBLAS_STATUS_NOT_INITIALIZED);
     delete handle;
+    EMU_BLAS_CALL(CUBLAS_STATUS_NOT_INITIALIZED);
     return CUBLAS_STATUS_SUCCESS;
 }
 size_t cublasLtGetVersion() {
@@ -156,8 +157,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasCompute
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
-    EMU_BLAS_CALL(CUBLAS_STATUS_INVALID_VALUE);
     delete d;
+    EMU_BLAS_CALL(CUBLAS_STATUS_INVALID_VALUE);
     return CUBLAS_STATUS_SUCCESS;
 }
 #define EMU_BLAS_DO(field) set(d.field, value, bytes)
@@ -185,8 +186,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataT
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
-    EMU_BLAS_CALL(CUBLAS_STATUS_INVALID_VALUE);
     delete l;
+    EMU_BLAS_CALL(CUBLAS_STATUS_INVALID_VALUE);
     return CUBLAS_STATUS_SUCCESS;
 }
 #define EMU_BLAS_DO(field) set(l.field, value, bytes)
@@ -215,8 +216,8 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* out) {
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
-    EMU_BLAS_CALL(CUBLAS_STATUS_INVALID_VALUE);
     delete p;
+    EMU_BLAS_CALL(CUBLAS_STATUS_INVALID_VALUE);
     return CUBLAS_STATUS_SUCCESS;
 }
 #define EMU_BLAS_DO(field) set(p.field, value, bytes)

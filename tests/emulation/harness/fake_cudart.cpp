@@ -289,7 +289,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     const std::lock_guard lock(devices().mutex);
     const unsigned long generation = ++e->wanted;
     const auto reach = [e, generation] {
-        e->reached = generation;
+        e->reached = std::max(e->reached, generation);  // streams that nothing orders may record it in the other order
         e->when = std::chrono::steady_clock::now();
         return true;
     };

@@ -159,15 +159,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    EMU_NCCL_CALL();
     if (comm->wire->under_way > 0 && !comm->wire->aborted) throw Fault("ncclCommDestroy while collectives are under way");
     delete comm;
+    EMU_NCCL_CALL();
     return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    EMU_NCCL_CALL();
     comm->wire->aborted = true;
     delete comm;
+    EMU_NCCL_CALL();
     return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* e) {

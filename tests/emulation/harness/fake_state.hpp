@@ -77,6 +77,7 @@ struct Devices {
     long allocations = 0;
     int open = 0;  // how many hold device memory accessible
     std::map<unsigned, std::size_t> used;
+    std::map<unsigned, std::chrono::steady_clock::time_point> moved;  // by device: when something last did, of those who ask
     std::mt19937 random;
 };
 Devices& devices();

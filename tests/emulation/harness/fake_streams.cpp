@@ -223,10 +223,19 @@ void wait_until(unsigned device, const std::function<bool()>& done) {
     }
 }
 
+/// Who asks again and again must not do so without end either.
 void pass_time(unsigned device) {
-    const std::lock_guard lock(devices().mutex);
+    Devices& d = devices();
+    const std::lock_guard lock(d.mutex);
     const OpenMemory open;
-    advance(device);
+    const auto now = std::chrono::steady_clock::now();
+    auto& last = d.moved.try_emplace(device, now).first->second;
+    const auto busy = [device](const auto& s) { return s->device == device && !s->queue.empty() && !s->running; };
+    if (advance(device) || std::ranges::none_of(d.streams, busy)) {
+        last = std::chrono::steady_clock::now();
+    } else if (now - last > std::chrono::duration<double>(device_options.hang_seconds)) {
+        throw Fault("the host asks for device " + std::to_string(device) + ", which hangs:" + what_hangs(device));
+    }
 }
 
 void reset_devices() {
@@ -237,6 +246,7 @@ void reset_devices() {
     d.events.clear();
     d.host.clear();
     d.used.clear();
+    d.moved.clear();
     d.allocations = 0;
     d.random.seed(device_options.seed);
 }
