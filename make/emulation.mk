@@ -21,6 +21,7 @@ EMU_ASAN     := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
 EMU_PLAIN    := -O2 -g1
 
 EMU_KERNELS       := $(wildcard src/backend/cuda/*.cu)
+EMU_KERNEL_HOST   := src/backend/cuda/check.cpp src/backend/cuda/launch.cpp
 EMU_HOST_CODE     := $(wildcard src/backend/cuda/*.cpp src/comm/nccl/*.cpp)
 EMU_RUNTIME       := $(filter-out %/access_check.cpp %/fake_nvml.cpp,$(wildcard $(EMU_HARNESS)/*.cpp))
 EMU_ALL_TESTS     := $(wildcard tests/emulation/*_test.cpp tests/emulation/*_test.cu)
@@ -67,7 +68,7 @@ $(EMU)/$(1)/$(2): $(call emu_objects,$(1),$(3)) $(call emu_harness,$(1)) $(EMU)/
 -include $(patsubst %.o,%.d,$(call emu_objects,$(1),$(3)) $(call emu_harness,$(1)))
 endef
 $(foreach b,checked asan,$(eval $(call emu_program,$(b),own,$(EMU_MAIN) $(EMU_OWN_TESTS))))
-$(foreach b,checked asan,$(eval $(call emu_program,$(b),kernels,$(EMU_MAIN) $(EMU_KERNEL_TESTS) $(EMU_KERNELS))))
+$(foreach b,checked asan,$(eval $(call emu_program,$(b),kernels,$(EMU_MAIN) $(EMU_KERNEL_TESTS) $(EMU_KERNELS) $(EMU_KERNEL_HOST))))
 $(foreach b,checked asan,$(eval $(call emu_program,$(b),backend,$(EMU_MAIN) $(EMU_BACKEND_TESTS) $(EMU_HOST_CODE) $(EMU_KERNELS))))
 $(foreach b,plain checked,$(eval $(call emu_program,$(b),sherd,src/app/main.cpp $(EMU_HOST_CODE) $(EMU_KERNELS))))
 

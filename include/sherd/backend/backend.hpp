@@ -8,6 +8,7 @@
 ///
 /// Activations and weights are of one *compute* type, fp32 or bf16, which the tensors carry; sums, statistics and gradients of parameters
 /// are fp32. "rows" is the number of rows of a micro-batch, surplus rows included (tensor.hpp).
+#include "sherd/backend/shapes.hpp"
 #include "sherd/runtime/error.hpp"
 #include "sherd/tensor/tensor.hpp"
 
@@ -85,21 +86,6 @@ class HostMemory {
     Backend* backend_ = nullptr;
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
-};
-
-/// Sizes of an attention operation. Query head h reads key/value head h / (heads / kv_heads).
-struct AttentionShape {
-    std::int64_t heads, kv_heads, head_dim;
-    float scale;              ///< of the scores: 1 / sqrt(head_dim)
-    std::int64_t window = 0;  ///< a row sees itself and the window - 1 rows before it; 0: all before it
-};
-
-/// One AdamW step with decoupled weight decay, as torch.optim.AdamW (Loshchilov and Hutter 2019).
-struct AdamWStep {
-    // double, because 1 - 0.999f is off by 1.3e-5: the constants are formed in double and rounded once
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    double bias1, bias2;    ///< 1 - beta1^t, 1 - beta2^t for the t-th step, from 1
-    double gradient_scale;  ///< the gradient is multiplied by it first (clipping)
 };
 
 class Backend {

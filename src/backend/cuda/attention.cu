@@ -85,8 +85,8 @@ void attention_backward(cudaStream_t stream, const DeviceLimits& limits, Tensor 
                         float* scratch) {
     if (q.elements() == 0) return;
     with_type(q.dtype, "attention_backward", [&]<class T>() {
-        const BackwardOperands<T> o{dq.as<T>(), dk.as<T>(), dv.as<T>(), dout.as<const T>(), q.as<const T>(), k.as<const T>(),
-                                    v.as<const T>(), lse, scratch, documents.offsets};
+        const BackwardOperands<T> o{dq.as<T>(),      dk.as<T>(), dv.as<T>(), dout.as<const T>(), q.as<const T>(), k.as<const T>(),
+                                    v.as<const T>(), lse,        scratch,    documents.offsets};
         const AttentionSizes sizes = sizes_of<T>(q, documents, shape, o.dq, o.dk, o.dv, o.dout, o.q, o.k, o.v, out.as<T>());
         if (sizes.wide) {
             compute_delta<T, vector_of<T>>(stream, scratch, o.dout, out.as<const T>(), sizes);

@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(tile_threads)
                 softmax.first[m][half] = first_key(offsets, s, query + 16 * m + 8 * half, used);
             }
         }
-        const int warp_first = __shfl_sync(full_warp, softmax.first[0][0], 0);           // that the warp's first row sees
-        const int warp_last = __shfl_sync(full_warp, softmax.first[down - 1][1], 31);    // and its last
+        const int warp_first = __shfl_sync(full_warp, softmax.first[0][0], 0);         // that the warp's first row sees
+        const int warp_last = __shfl_sync(full_warp, softmax.first[down - 1][1], 31);  // and its last
         const float scale_log2 = s.scale * log2_e;
         Accumulators<down, D / 8> sums;
         for (int key = from; key < end; key += Tile::keys) {

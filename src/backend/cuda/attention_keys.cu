@@ -10,7 +10,7 @@ namespace {
 template <int padded_dim, int output_columns, int strips, int tile_queries>
 struct Tiling {
     static constexpr int D = padded_dim, columns = output_columns, down = strips, queries = tile_queries, rows = 16 * strips * tile_warps;
-    static constexpr int shared_bytes = (2 * rows + 4 * queries) * D * 2;
+    static constexpr int shared_bytes = (2 * rows + 4 * queries) * D * 2 + rows * 4;
     static_assert(queries <= 32, "a lane holds the statistics of one query");
 };
 
@@ -25,27 +25,24 @@ struct Statistics {
     }
 };
 
-/// A tile of queries of one head, and where in shared memory it stands: first q, then dout.
-template <class T>
+/// A tile of queries of one head, and in which of two stages it stands: first q, then dout.
 struct Step {
-    int head, query;
-    T* stage;
+    int head, query, stage;
 
-    /// To the next tile, or the first one of the next head; the two stages, `size` apart, take turns.
-    __device__ void advance(int queries, int first, int end, T* stages, int size) {
+    /// To the next tile, or the first one of the next head.
+    __device__ void advance(int queries, int first, int end) {
         query += queries;
-        stage = stage == stages ? stages + size : stages;
+        stage ^= 1;
         if (query < end) return;
         query = first;
         ++head;
     }
 };
 
-/// Scores [key, query] become probabilities, dscores (which hold v . dout) the gradients of the scores. last[m][half]: the last query that
-/// sees the lane's row; key, query: the lane's first row and first column.
+/// Scores [key, query] become probabilities, dscores (which hold v . dout) the gradients of the scores.
 template <int down, int across>
 __device__ void through_softmax(Accumulators<down, across>& scores, Accumulators<down, across>& dscores, const Statistics& statistics,
-                                float scale_log2, bool masked, const int (&last)[down][2], int key, int query) {
+                                float scale_log2) {
     const int column = static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
     for (int n = 0; n < across; ++n) {
@@ -59,10 +56,29 @@ __device__ void through_softmax(Accumulators<down, across>& scores, Accumulators
                 for (int half = 0; half < 2; ++half) {
                     float& p = scores.at[m][n][2 * half + e];
                     p = fast_exp2(fmaf(p, scale_log2, -lse_log2));
-                    const int j = query + 8 * n + e;
-                    if (masked && (j < key + 16 * m + 8 * half || j > last[m][half])) p = 0;
                     float& d = dscores.at[m][n][2 * half + e];
                     d = p * (d - delta);
+                }
+            }
+        }
+    }
+}
+
+/// Zeros, in both, for pairs that do not see each other. last: of the lane's first row, the last query that sees it, then those of the rows
+/// below; key, query: the lane's first row and first column.
+template <int down, int across>
+__device__ void mask(Accumulators<down, across>& scores, Accumulators<down, across>& dscores, const int* last, int key, int query) {
+#pragma unroll
+    for (int m = 0; m < down; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int r = 16 * m + 8 * half, from = key + r, to = last[r];
+#pragma unroll
+            for (int n = 0; n < across; ++n) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int j = query + 8 * n + e;
+                    if (j < from || j > to) scores.at[m][n][2 * half + e] = dscores.at[m][n][2 * half + e] = 0;
                 }
             }
         }
@@ -89,10 +105,11 @@ __global__ void __launch_bounds__(tile_threads)
         const int end = first < used ? last_query(offsets, s, min(first + Tile::rows, used) - 1, used) + 1 : first;
         const int end_head = first < end ? (kv_head + 1) * group : 0;
 
-        Step<T> next{kv_head * group, first, stages};
+        Step next{kv_head * group, first, 0};
         const auto copy_step = [&] {
-            copy_tile<D, Tile::queries>(next.stage, q + next.head * s.head_dim, q_stride, next.query, used, s);
-            copy_tile<D, Tile::queries>(next.stage + Tile::queries * D, dout + next.head * s.head_dim, q_stride, next.query, used, s);
+            T* const stage = stages + next.stage * 2 * Tile::queries * D;
+            copy_tile<D, Tile::queries>(stage, q + next.head * s.head_dim, q_stride, next.query, used, s);
+            copy_tile<D, Tile::queries>(stage + Tile::queries * D, dout + next.head * s.head_dim, q_stride, next.query, used, s);
         };
         if (next.head < end_head) {
             copy_tile<D, Tile::rows>(keys, k + kv_column, kv_stride, first, used, s);
@@ -100,35 +117,33 @@ __global__ void __launch_bounds__(tile_threads)
             copy_step();
         }
 
-        int last[down][2];
-        const int key = first + warp_row + lane / 4;  // the lane's first row
-#pragma unroll
-        for (int m = 0; m < down; ++m) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) last[m][half] = last_query(offsets, s, key + 16 * m + 8 * half, used);
-        }
-        // of the warp's rows that belong to documents: the last query that sees the first of them, and the last of them
-        const int warp_first = __shfl_sync(full_warp, last[0][0], 0), warp_end = min(first + warp_row + 16 * down, used);
+        int* const last = reinterpret_cast<int*>(stages + 4 * Tile::queries * D);  // query that sees a key
+        for (int r = static_cast<int>(threadIdx.x); r < Tile::rows; r += tile_threads) last[r] = last_query(offsets, s, first + r, used);
+        // of the warp's rows that belong to documents, the last query that sees the last of them
+        const int warp_end = min(first + warp_row + 16 * down, used);
         const bool some = warp_end > first + warp_row, all = warp_end == first + warp_row + 16 * down;
         const int warp_last = some ? last_query(offsets, s, warp_end - 1, used) : -1;
         Accumulators<down, out_across> dkeys, dvalues;
         while (next.head < end_head) {
-            const Step<T> now = next;
+            const Step now = next;
             const int query = now.query;
             const std::int64_t statistics_at = std::int64_t{now.head} * s.rows + query + lane;
             const Statistics statistics(lse, delta, statistics_at, lane < Tile::queries && query + lane < used);
-            next.advance(Tile::queries, first, end, stages, 2 * Tile::queries * D);
+            next.advance(Tile::queries, first, end);
             wait_for_copies();
             __syncthreads();  // this step's tiles are there, and nobody needs those of the step before
             if (next.head < end_head) copy_step();
             // tiles that see nothing of the warp: before its first key, after the documents of its keys
             if (query + Tile::queries <= first + warp_row || query > warp_last) continue;
-            const T *const queries = now.stage, *const douts = queries + Tile::queries * D;
+            const T *const queries = stages + now.stage * 2 * Tile::queries * D, *const douts = queries + Tile::queries * D;
             Accumulators<down, across> scores, dscores;
             scores.template add_product_of_rows<T, D>(keys, warp_row, queries);
             dscores.template add_product_of_rows<T, D>(values, warp_row, douts);
-            const bool masked = !all || query < first + warp_row + 16 * down - 1 || query + Tile::queries - 1 > warp_first;
-            through_softmax(scores, dscores, statistics, s.scale * log2_e, masked, last, key, query + lane % 4 * 2);
+            through_softmax(scores, dscores, statistics, s.scale * log2_e);
+            const int row = warp_row + lane / 4;
+            if (!all || query < first + warp_row + 16 * down - 1 || query + Tile::queries - 1 > last[warp_row]) {
+                mask(scores, dscores, last + row, first + row, query + lane % 4 * 2);
+            }
             dvalues.template add_product<T, D>(scores, douts, column / 8);
             dkeys.template add_product<T, D>(dscores, queries, column / 8);
         }
@@ -162,8 +177,8 @@ bool run(cudaStream_t stream, const DeviceLimits& limits, const BackwardOperands
 template <class T>
 bool tensor_attention_keys(cudaStream_t stream, const DeviceLimits& limits, const BackwardOperands<T>& o, const AttentionSizes& s) {
     if (s.head_dim <= 64) return run<T, Tiling<64, 64, 2, 32>>(stream, limits, o, s);
-    if (s.head_dim <= 128) return run<T, Tiling<128, 128, 1, 32>>(stream, limits, o, s);
-    return run<T, Tiling<256, 128, 1, 16>>(stream, limits, o, s);
+    if (s.head_dim > 128) return run<T, Tiling<256, 128, 1, 16>>(stream, limits, o, s);
+    return run<T, Tiling<128, 128, 1, 32>>(stream, limits, o, s) || run<T, Tiling<128, 128, 1, 16>>(stream, limits, o, s);
 }
 
 template bool tensor_attention_keys(cudaStream_t, const DeviceLimits&, const BackwardOperands<__half>&, const AttentionSizes&);

@@ -5,35 +5,40 @@ namespace sherd::cuda {
 
 namespace {
 
-/// A block takes `rows` queries of a head, each warp 16 `down` of them, and goes through the keys that they see in tiles, of which two are in
-/// shared memory.
+/// A block takes `rows` queries of a head, each warp 16 `down` of them, and goes through the keys that they see in tiles, of which two are
+/// in shared memory. What belongs to a row stands there too: the sums need the registers.
 template <int padded_dim, int strips, int tile_keys>
 struct Tiling {
     static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * strips * tile_warps;
-    static constexpr int shared_bytes = (2 * rows + 4 * keys) * D * 2;
+    static constexpr int shared_bytes = (2 * rows + 4 * keys) * D * 2 + 3 * rows * 4;
 };
 
-/// What a lane knows of its rows.
-template <int down>
+/// What belongs to the rows of a block.
 struct Rows {
-    int first[down][2];  ///< first key that the row sees
-    float lse_log2[down][2], delta[down][2];
+    float *lse_log2, *delta;
+    int* first;  ///< first key that the row sees
 };
 
-/// Scores [query, key] and dout . v, in dscores, become the gradients of the scores, in dscores.
+/// Scores [query, key] and dout . v, in dscores, become the gradients of the scores, in dscores. row: the lane's first row in the block.
 template <int down, int across>
-__device__ void through_softmax(const Accumulators<down, across>& scores, Accumulators<down, across>& dscores, const Rows<down>& rows,
-                                float scale_log2, bool masked, int query, int key) {
+__device__ void through_softmax(const Accumulators<down, across>& scores, Accumulators<down, across>& dscores, const Rows& rows,
+                                float scale_log2, bool masked, int row, int query, int key) {
 #pragma unroll
     for (int m = 0; m < down; ++m) {
 #pragma unroll
-        for (int n = 0; n < across; ++n) {
+        for (int half = 0; half < 2; ++half) {
+            const int r = 16 * m + 8 * half, first = rows.first[row + r];
+            const float lse_log2 = rows.lse_log2[row + r], delta = rows.delta[row + r];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int half = i / 2, j = key + 8 * n + i % 2;
-                float p = fast_exp2(fmaf(scores.at[m][n][i], scale_log2, -rows.lse_log2[m][half]));
-                if (masked && (j > query + 16 * m + 8 * half || j < rows.first[m][half])) p = 0;
-                dscores.at[m][n][i] = p * (dscores.at[m][n][i] - rows.delta[m][half]);
+            for (int n = 0; n < across; ++n) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int j = key + 8 * n + e;
+                    float p = fast_exp2(fmaf(scores.at[m][n][2 * half + e], scale_log2, -lse_log2));
+                    if (masked && (j > query + r || j < first)) p = 0;
+                    float& d = dscores.at[m][n][2 * half + e];
+                    d = p * (d - delta);
+                }
             }
         }
     }
@@ -67,21 +72,15 @@ __global__ void __launch_bounds__(tile_threads)
         copy_tile<D, Tile::rows>(douts, dout + q_column, q_stride, first, used, s);
         copy_step(from, 0);
 
-        Rows<down> rows;
-        const int query = first + warp_row + lane / 4;  // the lane's first row
-#pragma unroll
-        for (int m = 0; m < down; ++m) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = query + 16 * m + 8 * half;
-                const std::int64_t at = std::int64_t{head} * s.rows + row;
-                rows.first[m][half] = first_key(offsets, s, row, used);
-                rows.lse_log2[m][half] = row < used ? lse[at] * log2_e : 0.0f;
-                rows.delta[m][half] = row < used ? delta[at] : 0.0f;
-            }
+        float* const statistics = reinterpret_cast<float*>(stages + 4 * Tile::keys * D);
+        const Rows rows{statistics, statistics + Tile::rows, reinterpret_cast<int*>(statistics + 2 * Tile::rows)};
+        for (int r = static_cast<int>(threadIdx.x); r < Tile::rows; r += tile_threads) {
+            const bool valid = first + r < used;
+            const std::int64_t at = std::int64_t{head} * s.rows + first + r;
+            rows.first[r] = first_key(offsets, s, first + r, used);
+            rows.lse_log2[r] = valid ? lse[at] * log2_e : 0.0f;
+            rows.delta[r] = valid ? delta[at] : 0.0f;
         }
-        const int warp_first = __shfl_sync(full_warp, rows.first[0][0], 0);         // that the warp's first row sees
-        const int warp_last = __shfl_sync(full_warp, rows.first[down - 1][1], 31);  // and its last
         Accumulators<down, D / 8> dqueries;
         int step = 0;
         for (int key = from; key < end; key += Tile::keys, ++step) {
@@ -89,13 +88,14 @@ __global__ void __launch_bounds__(tile_threads)
             __syncthreads();  // this step's tiles are there, and nobody needs those of the step before
             if (key + Tile::keys < end) copy_step(key + Tile::keys, step + 1);
             // tiles of which the warp sees nothing: after its last row, before its first document
-            if (key >= first + warp_row + 16 * down || key + Tile::keys <= warp_first) continue;
+            if (key >= first + warp_row + 16 * down || key + Tile::keys <= rows.first[warp_row]) continue;
             const T *const keys = stages + step % 2 * 2 * Tile::keys * D, *const values = keys + Tile::keys * D;
             Accumulators<down, across> scores, dscores;
             scores.template add_product_of_rows<T, D>(queries, warp_row, keys);
             dscores.template add_product_of_rows<T, D>(douts, warp_row, values);
-            const bool masked = key + Tile::keys > first + warp_row + 1 || key < warp_last;
-            through_softmax(scores, dscores, rows, s.scale * log2_e, masked, query, key + lane % 4 * 2);
+            const bool masked = key + Tile::keys > first + warp_row + 1 || key < rows.first[warp_row + 16 * down - 1];
+            const int row = warp_row + lane / 4;
+            through_softmax(scores, dscores, rows, s.scale * log2_e, masked, row, first + row, key + lane % 4 * 2);
             dqueries.template add_product<T, D>(dscores, keys, 0);
         }
 
@@ -132,7 +132,7 @@ bool tensor_attention_queries(cudaStream_t stream, const DeviceLimits& limits, c
     if (s.head_dim > 128) return run<T, Tiling<256, 1, 16>>(stream, limits, o, s);
     using Large = Tiling<128, 2, 32>;
     if (fits_twice<Large>(limits)) return run<T, Large>(stream, limits, o, s);
-    return run<T, Tiling<128, 1, 32>>(stream, limits, o, s);
+    return run<T, Tiling<128, 1, 32>>(stream, limits, o, s) || run<T, Tiling<128, 1, 16>>(stream, limits, o, s);
 }
 
 template bool tensor_attention_queries(cudaStream_t, const DeviceLimits&, const BackwardOperands<__half>&, const AttentionSizes&);

@@ -226,9 +226,8 @@ __global__ void __launch_bounds__(threads)
 
 /// dq. Bytes: q, dout and dq once, k and v once for each block of queries, mostly from L2. FLOPs: 6 head_dim for each pair.
 template <class T, class Tile>
-__global__ void __launch_bounds__(threads)
-    simple_queries_kernel(T* dq, const T* dout, const T* q, const T* k, const T* v, const float* lse, const float* delta,
-                          const std::int32_t* offsets, AttentionSizes s) {
+__global__ void __launch_bounds__(threads) simple_queries_kernel(T* dq, const T* dout, const T* q, const T* k, const T* v, const float* lse,
+                                                                 const float* delta, const std::int32_t* offsets, AttentionSizes s) {
     constexpr int R = Tile::R, C = Tile::C, down = Sums<Tile>::down;
     float* const queries = dynamic_shared<float>();
     float *const douts = queries + R * Tile::pitch, *const keys = douts + R * Tile::pitch, *const values = keys + C * Tile::pitch;
@@ -279,8 +278,8 @@ __global__ void __launch_bounds__(threads)
     dqueries.store_rows(dq + q_column, q_stride, first, scale, s);
 }
 
-LaunchShape shape_of(cudaStream_t stream, const AttentionSizes& s, int heads, int rows, int shared_bytes, const char* file = __builtin_FILE(),
-                     int line = __builtin_LINE()) {
+LaunchShape shape_of(cudaStream_t stream, const AttentionSizes& s, int heads, int rows, int shared_bytes,
+                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {.grid = dim3(static_cast<unsigned>(heads), blocks_for(s.rows, rows)),
             .block = dim3(threads),
             .shared_bytes = static_cast<std::size_t>(shared_bytes),

@@ -104,8 +104,8 @@ struct Accumulators {
 /// Writes the warp's rows, times a factor of each row, through a tile of which no other warp uses these rows, to rows [first, rows) of a
 /// head. factor[m][half] belongs to row 16m + g + 8 half. Columns begin at `column`.
 template <int D, int down, int across, class T>
-__device__ void store_rows(T* tile, int row, const Accumulators<down, across>& values, const float (&factor)[down][2], T* to,
-                           int stride, int first, int column, const AttentionSizes& s) {
+__device__ void store_rows(T* tile, int row, const Accumulators<down, across>& values, const float (&factor)[down][2], T* to, int stride,
+                           int first, int column, const AttentionSizes& s) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     __syncwarp();  // the warp has read what stood there
 #pragma unroll

@@ -47,7 +47,8 @@ void launch(const LaunchShape& s, A... arguments) {
     }
     Kernel<<<s.grid, s.block, s.shared_bytes, s.stream>>>(arguments...);
 #else
-    [&]<class... P>(void (*kernel)(P...)) { emulate<P...>(s, __PRETTY_FUNCTION__, kernel, arguments...); }(Kernel);
+    const char* name = __PRETTY_FUNCTION__;  // in the lambda it would be the lambda's
+    [&]<class... P>(void (*kernel)(P...)) { emulate<P...>(s, name, kernel, arguments...); }(Kernel);
 #endif
     check_launch(cudaGetLastError(), __PRETTY_FUNCTION__, s);
 }

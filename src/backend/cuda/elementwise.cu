@@ -1,5 +1,6 @@
-#include "elementwise.cuh"
+#include "check.hpp"
 #include "dispatch.hpp"
+#include "elementwise.cuh"
 #include "kernels.hpp"
 
 namespace sherd::cuda {
@@ -110,7 +111,7 @@ void cast_elements(cudaStream_t stream, To* to, const From* from, std::int64_t n
 void cast(cudaStream_t stream, Tensor to, Tensor from) {
     if (from.elements() == 0) return;
     if (to.dtype == from.dtype) {
-        if (to.data != from.data) check_call(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+        if (to.data != from.data) SHERD_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, stream));
         return;
     }
     with_type(to.dtype, "cast", [&]<class To>() {

@@ -1,7 +1,7 @@
 #pragma once
 /// The operations of a CUDA device that are own kernels, as plain functions that enqueue on a stream: backend.hpp says what each does.
 /// Products with weights are cuBLASLt's and not here. All pointers are device memory. Errors of a launch are thrown as DeviceError.
-#include "sherd/backend/backend.hpp"
+#include "sherd/backend/shapes.hpp"
 
 #include <cuda_runtime.h>
 

@@ -17,9 +17,8 @@ struct LaunchShape {
     int line = __builtin_LINE();
 };
 
-/// Throws DeviceError naming call, file, line and rank, unless the result is cudaSuccess.
-void check_call(cudaError_t result, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-/// Likewise for a launch; `kernel` is a __PRETTY_FUNCTION__ that holds the kernel's name.
+/// Throws DeviceError naming the kernel, its shape, file, line and rank, unless the result is cudaSuccess. `kernel` is a
+/// __PRETTY_FUNCTION__ that holds the kernel's name.
 void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape);
 /// Throws DeviceError: the operation has no kernel for that type.
 [[noreturn]] void no_kernel_for(DType type, const char* operation);
@@ -27,7 +26,6 @@ void check_launch(cudaError_t result, const char* kernel, const LaunchShape& sha
 /// What decides which kernel runs on the current device.
 struct DeviceLimits {
     int capability;       ///< 90 for compute capability 9.0
-    int processors;       ///< streaming multiprocessors
     int shared_bytes;     ///< that a block may have
     int shared_bytes_sm;  ///< of a multiprocessor, shared by its blocks; each block takes 1 KiB besides its own
 };

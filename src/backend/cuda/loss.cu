@@ -53,9 +53,9 @@ __device__ void over_row(int head, int n, const Body& body) {
     for (int i = last + thread; i < n; i += threads) body.template operator()<1>(i);
 }
 
-/// A block a row. One pass for the largest logit and the sum of exponentials, one for the gradient, which may overwrite the logits: a thread
-/// writes what it alone reads. A target beyond the vocabulary, which the host should have refused, gives a loss that is not a number.
-/// Bytes: 8 a logit read, sizeof(T) written. FLOPs: 9 a logit, two of them exponentials.
+/// A block a row. One pass for the largest logit and the sum of exponentials, one for the gradient, which may overwrite the logits: a
+/// thread writes what it alone reads. A target beyond the vocabulary, which the host should have refused, gives a loss that is not a
+/// number. Bytes: 8 a logit read, sizeof(T) written. FLOPs: 9 a logit, two of them exponentials.
 template <class T>
 __global__ void cross_entropy_kernel(float* loss, T* gradient, const float* logits, const std::int32_t* targets, int n, float scale,
                                      bool aligned) {

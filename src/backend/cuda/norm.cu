@@ -75,8 +75,8 @@ __device__ void for_values(const F& f) {
 
 /// Bytes: 2 sizeof(T) an element, 4 with delta. FLOPs: 4, 5 with delta.
 template <class T>
-__global__ void rms_norm_forward_kernel(T* y, float* rstd, T* sum, const T* x, const T* delta, const T* w, std::int64_t rows, int columns, int group,
-                               float epsilon) {
+__global__ void rms_norm_forward_kernel(T* y, float* rstd, T* sum, const T* x, const T* delta, const T* w, std::int64_t rows, int columns,
+                                        int group, float epsilon) {
     __shared__ float scratch[32];
     const Place<T> p(std::int64_t{blockIdx.x} * (blockDim.x / group), rows, columns, group);
     Values<T> value, weight;
@@ -130,7 +130,7 @@ __device__ void store_partial(float* partial, const Values<T>& dw, int columns, 
 /// Bytes: 4 sizeof(T) an element, 4 columns a block. FLOPs: 11.
 template <class T>
 __global__ void rms_norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const float* rstd, const T* w, std::int64_t rows,
-                                int columns, int group) {
+                                         int columns, int group) {
     __shared__ float scratch[2][32];
     const int together = static_cast<int>(blockDim.x) / group;
     Values<T> weight, dw;
@@ -183,7 +183,8 @@ Geometry geometry_of(std::int64_t columns, const Addresses*... addresses) {
 
 LaunchShape shape_of(cudaStream_t stream, std::int64_t blocks, const Geometry& g, const char* file = __builtin_FILE(),
                      int line = __builtin_LINE()) {
-    return {.grid = dim3(blocks_for(blocks, 1)), .block = dim3(static_cast<unsigned>(g.block)), .stream = stream, .file = file, .line = line};
+    return {
+        .grid = dim3(blocks_for(blocks, 1)), .block = dim3(static_cast<unsigned>(g.block)), .stream = stream, .file = file, .line = line};
 }
 
 std::int64_t blocks_of(std::int64_t rows, const Geometry& g) {
@@ -198,7 +199,7 @@ void rms_norm_forward(cudaStream_t stream, Tensor y, float* rstd, Tensor sum, Te
         const Geometry g = geometry_of<T>(x.columns, y.as<T>(), x.as<T>(), delta.as<T>(), w.as<T>(), delta.data ? sum.as<T>() : nullptr);
         if (g.group == 0) return rms_norm_forward_loops(stream, y, rstd, sum, x, delta, w, epsilon);
         launch<rms_norm_forward_kernel<T>>(shape_of(stream, blocks_of(x.rows, g), g), y.as<T>(), rstd, sum.as<T>(), x.as<const T>(),
-                                  delta.as<const T>(), w.as<const T>(), x.rows, static_cast<int>(x.columns), g.group, epsilon);
+                                           delta.as<const T>(), w.as<const T>(), x.rows, static_cast<int>(x.columns), g.group, epsilon);
     });
 }
 
@@ -207,8 +208,8 @@ void rms_norm_again(cudaStream_t stream, Tensor y, Tensor x, const float* rstd, 
     with_type(x.dtype, "rms_norm_again", [&]<class T>() {
         const Geometry g = geometry_of<T>(x.columns, y.as<T>(), x.as<T>(), w.as<T>());
         if (g.group == 0) return rms_norm_again_loops(stream, y, x, rstd, w);
-        launch<rms_norm_again_kernel<T>>(shape_of(stream, blocks_of(x.rows, g), g), y.as<T>(), x.as<const T>(), rstd, w.as<const T>(), x.rows,
-                                static_cast<int>(x.columns), g.group);
+        launch<rms_norm_again_kernel<T>>(shape_of(stream, blocks_of(x.rows, g), g), y.as<T>(), x.as<const T>(), rstd, w.as<const T>(),
+                                         x.rows, static_cast<int>(x.columns), g.group);
     });
 }
 
@@ -220,7 +221,7 @@ void rms_norm_backward(cudaStream_t stream, Tensor dx, float* dw, Tensor dy, Ten
         partials = rms_norm_partials(g.group == 0 ? x.rows : blocks_of(x.rows, g));
         if (g.group == 0) return rms_norm_backward_loops(stream, dx, dy, x, rstd, w, scratch);
         launch<rms_norm_backward_kernel<T>>(shape_of(stream, partials, g), dx.as<T>(), scratch, dy.as<const T>(), x.as<const T>(), rstd,
-                                   w.as<const T>(), x.rows, static_cast<int>(x.columns), g.group);
+                                            w.as<const T>(), x.rows, static_cast<int>(x.columns), g.group);
     });
     add_column_sums(stream, dw, scratch, partials, x.columns);
 }

@@ -1,6 +1,6 @@
-#include "norm_loops.hpp"
 #include "device.cuh"
 #include "dispatch.hpp"
+#include "norm_loops.hpp"
 
 namespace sherd::cuda {
 
@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(threads)
 
 /// Bytes: 2 sizeof(T) an element. FLOPs: 2.
 template <class T>
-__global__ void __launch_bounds__(threads) rms_norm_again_loops_kernel(T* y, const T* x, const float* rstd, const T* w, std::int64_t columns) {
+__global__ void __launch_bounds__(threads)
+    rms_norm_again_loops_kernel(T* y, const T* x, const float* rstd, const T* w, std::int64_t columns) {
     const std::int64_t row = blockIdx.x * columns;
     const float scale = rstd[blockIdx.x];
     for (std::int64_t c = threadIdx.x; c < columns; c += threads) {
@@ -45,8 +46,8 @@ __global__ void __launch_bounds__(threads) rms_norm_again_loops_kernel(T* y, con
 /// Block b takes every gridDim.x-th row. Its partial sums of dw stay in memory, that is in the cache; each thread owns its columns.
 /// Bytes: 4 sizeof(T) an element, the second reading from the cache. FLOPs: 11.
 template <class T>
-__global__ void __launch_bounds__(threads) rms_norm_backward_loops_kernel(T* dx, float* partial, const T* dy, const T* x, const float* rstd, const T* w,
-                                                           std::int64_t rows, std::int64_t columns) {
+__global__ void __launch_bounds__(threads) rms_norm_backward_loops_kernel(T* dx, float* partial, const T* dy, const T* x, const float* rstd,
+                                                                          const T* w, std::int64_t rows, std::int64_t columns) {
     __shared__ float scratch[2][32];
     float* const dw = partial + blockIdx.x * columns;
     for (std::int64_t c = threadIdx.x; c < columns; c += threads) dw[c] = 0;
@@ -72,22 +73,24 @@ __global__ void __launch_bounds__(threads) rms_norm_backward_loops_kernel(T* dx,
 
 void rms_norm_forward_loops(cudaStream_t stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon) {
     with_type(x.dtype, "rms_norm_forward", [&]<class T>() {
-        launch<rms_norm_forward_loops_kernel<T>>({.grid = dim3(blocks_for(x.rows, 1)), .block = dim3(threads), .stream = stream}, y.as<T>(), rstd,
-                                  sum.as<T>(), x.as<const T>(), delta.as<const T>(), w.as<const T>(), x.columns, epsilon);
+        launch<rms_norm_forward_loops_kernel<T>>({.grid = dim3(blocks_for(x.rows, 1)), .block = dim3(threads), .stream = stream}, y.as<T>(),
+                                                 rstd, sum.as<T>(), x.as<const T>(), delta.as<const T>(), w.as<const T>(), x.columns,
+                                                 epsilon);
     });
 }
 
 void rms_norm_again_loops(cudaStream_t stream, Tensor y, Tensor x, const float* rstd, Tensor w) {
     with_type(x.dtype, "rms_norm_again", [&]<class T>() {
         launch<rms_norm_again_loops_kernel<T>>({.grid = dim3(blocks_for(x.rows, 1)), .block = dim3(threads), .stream = stream}, y.as<T>(),
-                                x.as<const T>(), rstd, w.as<const T>(), x.columns);
+                                               x.as<const T>(), rstd, w.as<const T>(), x.columns);
     });
 }
 
 void rms_norm_backward_loops(cudaStream_t stream, Tensor dx, Tensor dy, Tensor x, const float* rstd, Tensor w, float* partial) {
     with_type(x.dtype, "rms_norm_backward", [&]<class T>() {
-        launch<rms_norm_backward_loops_kernel<T>>({.grid = dim3(blocks_for(rms_norm_partials(x.rows), 1)), .block = dim3(threads), .stream = stream},
-                                   dx.as<T>(), partial, dy.as<const T>(), x.as<const T>(), rstd, w.as<const T>(), x.rows, x.columns);
+        launch<rms_norm_backward_loops_kernel<T>>(
+            {.grid = dim3(blocks_for(rms_norm_partials(x.rows), 1)), .block = dim3(threads), .stream = stream}, dx.as<T>(), partial,
+            dy.as<const T>(), x.as<const T>(), rstd, w.as<const T>(), x.rows, x.columns);
     });
 }
 

@@ -1,5 +1,5 @@
-#include "elementwise.cuh"
 #include "dispatch.hpp"
+#include "elementwise.cuh"
 #include "kernels.hpp"
 
 #include <cmath>

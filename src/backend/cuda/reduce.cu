@@ -50,8 +50,8 @@ template <bool squares>
 void reduce(cudaStream_t stream, double* out, const float* x, std::int64_t n, double* scratch) {
     if (n == 0) return;
     const std::int64_t blocks = std::min(reduce_scratch, (n + block_elements - 1) / block_elements);
-    launch<partial_sums_kernel<squares>>({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(threads), .stream = stream}, scratch, x,
-                                         n, aligned_to(16, x));
+    launch<partial_sums_kernel<squares>>({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(threads), .stream = stream}, scratch,
+                                         x, n, aligned_to(16, x));
     launch<total_kernel>({.block = dim3(threads), .stream = stream}, out, scratch, static_cast<int>(blocks));
 }
 
