@@ -168,7 +168,7 @@ class StepOperations {
 
     /// In chunks of rows, as the decoder takes them; a last, smaller chunk counts as its part of a whole one.
     void head() {
-        const std::int64_t v = s_.vocabulary, h = s_.hidden, rows = std::min(b_.rows, logits_chunk_rows(v));
+        const std::int64_t v = s_.vocabulary, h = s_.hidden, rows = std::min(b_.rows, logits_chunk_rows(v, backend_));
         const double chunks = static_cast<double>(b_.rows) / static_cast<double>(rows), weights = static_cast<double>(v * h);
         const double flops = 2.0 * static_cast<double>(rows) * weights, logits = static_cast<double>(rows * v);
         const double x = static_cast<double>(rows * h) * element();

@@ -53,7 +53,7 @@ class Model:
     def fitting(self, memory):
         """About as many layers as fit: fp32 masters, moments and gradients, bf16 weights; activations as src/model/decoder_memory.cpp keeps them."""
         activations = self.micro * 2 * (4 * self.hidden + 2 * self.kv + 2 * self.intermediate)
-        fixed = 18 * (self.parameters - self.layers * self.block) + (3 << 30)
+        fixed = 18 * (self.parameters - self.layers * self.block) + (2 << 30)
         return max(1, min(self.layers, int((memory - fixed) / (18 * self.block + activations))))
 
 
