@@ -56,8 +56,7 @@ def folders_of(libraries):
     places = [*glob.glob("/usr/local/cuda*/lib64"), *glob.glob("/usr/local/cuda*/targets/x86_64-linux/lib")]
     if "CUDA_HOME" in os.environ:
         places.insert(0, os.path.join(os.environ["CUDA_HOME"], "lib64"))
-    python = shutil.which("python3")
-    roots = {str(pathlib.Path(path).resolve().parents[1]) for path in (sys.executable, python) if path}
+    roots = {sys.prefix, *(str(pathlib.Path(path).parents[1]) for path in [shutil.which("python3")] if path)}  # of virtual environments too
     places += [p for root in sorted(roots) for p in glob.glob(f"{root}/lib/python3*/*-packages/nvidia/*/lib")]
     found = []
     for library in libraries:
@@ -82,7 +81,7 @@ def environment():
     env = dict(os.environ)
     env.setdefault("OMP_NUM_THREADS", str(min(16, len(os.sched_getaffinity(0)))))
     # containers often forbid one process to read another's memory; ranks of one machine start without a shell elsewhere
-    env |= {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_plm_rsh_agent": "/bin/false", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    env |= {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_plm_rsh_agent": "sh", "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if not BUNDLE.exists():
         return env
@@ -138,6 +137,14 @@ class Programs:
     def sherd(self, *arguments, ranks=None, **more):
         launcher = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
         return self.run(*launcher, self.path("sherd"), *arguments, **more)
+
+
+def scratch_folder():
+    """Where gigabytes are written and read again fastest: memory, where there is enough of it; None: the temporary directory."""
+    try:
+        return "/dev/shm" if shutil.disk_usage("/dev/shm").free > 8 << 30 else None
+    except OSError:
+        return None
 
 
 def kill(process):
