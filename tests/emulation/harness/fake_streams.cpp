@@ -141,6 +141,13 @@ bool run_step(CUstream_st& s, const Operation& operation) {
     return operation.step();
 }
 
+/// As on a device that has failed: nothing of what is queued runs, else it would write into host memory that is gone by then.
+void drop_work(unsigned device) {
+    for (auto& s : devices().streams)
+        if (s->device == device) s->queue.clear();
+    for (auto& e : devices().events) e->reached = e->wanted;
+}
+
 /// Runs one step of one stream's first operation, streams tried in the chosen order. False: nothing could move.
 bool advance(unsigned device) {
     Devices& d = devices();
@@ -154,7 +161,12 @@ bool advance(unsigned device) {
         if (s->queue.empty() || s->running) continue;       // another thread was faster while a host function ran
         Operation operation = std::move(s->queue.front());  // step() may throw: the operation is gone then
         s->queue.pop_front();
-        if (run_step(*s, operation)) return true;
+        try {
+            if (run_step(*s, operation)) return true;
+        } catch (...) {
+            drop_work(device);
+            throw;
+        }
         s->queue.push_front(std::move(operation));
     }
     return false;
