@@ -102,8 +102,7 @@ ShardOptions Engine::options_of(const Settings& settings) const {
     return {settings.sharding.keep_gathered, settings.sharding.prefetch, settings.precision.reduce, settings.precision.gradients};
 }
 
-MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs) const {
-    const int rank = world->rank();
+MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs, int rank) const {
     return {&inputs,
             device.backend.get(),
             purpose_,
@@ -174,8 +173,14 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     choose_type(settings, host);
     collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });
     collectively(host, [&] { choose_plan(settings, session); });
-    world = make_world(settings, session, device, groups.nodes);
-    const MemoryQuestion all = question(settings, inputs);
+    const MemoryQuestion all = question(settings, inputs, host.rank());
+    try {
+        world = make_world(settings, session, device, groups.nodes);
+    } catch (const AgreedError& error) {
+        if (std::string_view(error.what()).starts_with(out_of_memory_words))
+            throw AgreedError(error.exit_code(), fmt::format("{}. {}", error.what(), savings_text(all)));
+        throw;
+    }
     allocating(host, all, [&] {
         compute = device.backend->make_stream("compute");
         communication = device.backend->make_stream("communication");

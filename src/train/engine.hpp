@@ -55,7 +55,7 @@ struct Engine {
     void choose_type(const Settings& settings, Communicator& host);
     void choose_plan(const Settings& settings, const Session& session);
     ShardOptions options_of(const Settings& settings) const;
-    MemoryQuestion question(const Settings& settings, const Inputs& inputs) const;
+    MemoryQuestion question(const Settings& settings, const Inputs& inputs, int rank) const;
     void plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host);
     void check_memory(const Settings& settings, const MemoryQuestion& all, std::uint64_t needed) const;
     template <class Work>

@@ -20,7 +20,7 @@ class MemoryPlan : public ::testing::Test {
                     DType::f32,
                     plan_named("no_shard"),
                     make_groups({0, 0, 1, 1}, 0, {}, plan_named("no_shard")),
-                    {.keep_gathered = true, .prefetch = true, .reduce = DType::f32, .gradients = DType::f32},
+                    {.keep_gathered = false, .prefetch = true, .reduce = DType::f32, .gradients = DType::f32},
                     1,
                     100};
     }
@@ -46,7 +46,9 @@ TEST_F(MemoryPlan, SavingsAreDifferencesOfPlans) {
     EXPECT_EQ(bytes_of("sharding.strategy = full_shard"), saved([](auto& q) { q.plan = plan_named("full_shard"); }));
     EXPECT_GT(bytes_of("batch.micro_tokens"), 0u);
     EXPECT_GT(bytes_of("sharding.strategy"), 0u);
+    question.options.keep_gathered = true;
     EXPECT_EQ(bytes_of("sharding.keep_gathered"), 0u) << "replicas gather nothing";
+    EXPECT_EQ(bytes_of("sharding.strategy = full_shard"), 0u) << "gathered and kept it takes more than others";
     question.plan = plan_named("full_shard");
     EXPECT_EQ(bytes_of("sharding.keep_gathered"), saved([](auto& q) { q.options.keep_gathered = false; }));
     EXPECT_GT(bytes_of("sharding.keep_gathered"), 0u);

@@ -45,6 +45,8 @@ class Backend;
 class OutOfMemoryError : public DeviceError {
     using DeviceError::DeviceError;
 };
+/// How its messages begin, for those who see the message alone: an error that all ranks agreed on.
+inline constexpr const char* out_of_memory_words = "cannot allocate ";
 
 /// Owned device memory, aligned to 256 bytes.
 class DeviceMemory {

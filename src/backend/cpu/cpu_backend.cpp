@@ -2,7 +2,7 @@
 #include "backend/cpu/kernels.hpp"
 #include "backend/cpu/machine.hpp"
 #include "backend/cpu/stream.hpp"
-#include "backend/shapes.hpp"
+#include "backend/shape_checks.hpp"
 
 #include "sherd/backend/backend.hpp"
 #include "sherd/runtime/error.hpp"

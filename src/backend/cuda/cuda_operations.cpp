@@ -1,7 +1,7 @@
 // Operations of a GPU: shapes are checked here, the work is a kernel's (kernels.hpp) or a product's.
 #include "backend/cuda/cuda_backend.hpp"
 #include "backend/cuda/kernels.hpp"
-#include "backend/shapes.hpp"
+#include "backend/shape_checks.hpp"
 
 namespace sherd::cuda {
 
