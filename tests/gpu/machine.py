@@ -1,6 +1,6 @@
 """The machine and the programs that are checked on it: where they lie, the environment they need, the GPU and what it can do at most.
 
-The programs lie in build/ beside tests/, in the repository as in a bundle (tests/gpu/bundle). A bundle has the libraries besides, and Open MPI.
+The programs lie in build/ beside tests/, in the repository as in a bundle (tests/gpu/bundle), which has libraries and Open MPI besides.
 """
 import ctypes
 import glob
@@ -116,8 +116,8 @@ class Programs:
         return max(1.0, self.deadline - time.monotonic())
 
     def start(self, command, log):
-        return subprocess.Popen(list(map(str, command)), env=self.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                start_new_session=True)
+        return subprocess.Popen(list(map(str, command)), env=self.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
+                                stderr=subprocess.STDOUT, start_new_session=True)
 
     def run(self, *command, expect=(0,), seconds=None):
         """The output of a program; Failure where it ends otherwise than expected."""

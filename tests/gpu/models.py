@@ -1,4 +1,5 @@
-"""How fast, and in how much memory? Random models of known shapes train for a few steps; then each operation of such a step is measured alone."""
+"""How fast, and in how much memory? Random models of known shapes train for a few steps; then each operation of such a step is measured
+alone."""
 import json
 import shutil
 import statistics
@@ -16,7 +17,7 @@ PRODUCT = ("linear_", "attention_", "copy", "product", "zero")
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes as in src/tools/model_shapes.hpp; tokens of a document, of a micro-batch, of a step; steps, of which the first two do not count."""
+    """Sizes as in src/tools/model_shapes.hpp; tokens of a document, of a micro-batch, of a step; steps, of which two do not count."""
     name: str
     vocabulary: int
     hidden: int
@@ -51,7 +52,8 @@ class Model:
         return Model(**{**self.__dict__, "layers": layers})
 
     def fitting(self, memory):
-        """About as many layers as fit: fp32 masters, moments and gradients, bf16 weights; activations as src/model/decoder_memory.cpp keeps them."""
+        """About as many layers as fit: fp32 masters, moments and gradients, bf16 weights, and what a layer keeps of a micro-batch
+        (src/model/decoder_memory.cpp)."""
         activations = self.micro * 2 * (4 * self.hidden + 2 * self.kv + 2 * self.intermediate)
         fixed = 18 * (self.parameters - self.layers * self.block) + (2 << 30)
         return max(1, min(self.layers, int((memory - fixed) / (18 * self.block + activations))))
@@ -120,8 +122,9 @@ def summary(model, lines, options):
     steps = [line for line in lines if line["event"] == "step"][:model.steps]
     seconds = statistics.median(line["step_s"] for line in steps[2:])
     result = {"model": model.name, "layers": model.layers, "parameters": model.parameters, "tokens a step": model.tokens,
-              "tokens a micro-batch": model.micro, "document": model.length, "tokens/s": statistics.median(line["tokens_per_s"] for line in steps[2:]),
-              "step_s": seconds, "all step_s": [line["step_s"] for line in steps], "losses": [line["loss"] for line in steps],
+              "tokens a micro-batch": model.micro, "document": model.length,
+              "tokens/s": statistics.median(line["tokens_per_s"] for line in steps[2:]), "step_s": seconds,
+              "all step_s": [line["step_s"] for line in steps], "losses": [line["loss"] for line in steps],
               "flops of a token": model.flops, "memory_bytes": max(line["memory_bytes"] for line in steps),
               "planned_bytes": start.get("planned_bytes")}
     result["TFLOP/s"] = result["tokens/s"] * model.flops / 1e12

@@ -26,7 +26,8 @@ def models_table(results):
     rows = [("model", "layers", "parameters", "tokens/s", "TFLOP/s", "FLOPs use", "memory", "planned", "off")]
     for r in results:
         rows.append((r["model"], str(r["layers"]), f"{r['parameters'] / 1e6:.0f}M", f"{r['tokens/s']:.0f}", f"{r['TFLOP/s']:.1f}",
-                     percent(r["model FLOPs use"]), gibibytes(r["memory_bytes"]), gibibytes(r["planned_bytes"]), percent(r["memory off its plan"])))
+                     percent(r["model FLOPs use"]), gibibytes(r["memory_bytes"]), gibibytes(r["planned_bytes"]),
+                     percent(r["memory off its plan"])))
     return aligned(rows)
 
 
@@ -37,14 +38,18 @@ def kernels_table(result):
         s = line["seconds"]
         rows.append((line["operation"], percent(line["share"]), f"{1e6 * s:.1f}", line["limit"], f"{line['of limit']:.2f}",
                      f"{line['flops'] / s / 1e12:.1f}" if line["flops"] else "-", f"{line['bytes'] / s / 1e9:.0f}"))
-    head = (f"{result['model']}, {k['rows']} tokens a micro-batch, {k['compute']}: measured ceilings {k['product_flops'] / 1e12:.0f} TFLOP/s, "
-            f"{k['copy_bytes_per_s'] / 1e9:.0f} GB/s; operations alone add up to {percent(k['sum of step'])} of the step")
+    head = (f"{result['model']}, {k['rows']} tokens a micro-batch, {k['compute']}: ceilings measured beside it "
+            f"{k['product_flops'] / 1e12:.0f} TFLOP/s, {k['copy_bytes_per_s'] / 1e9:.0f} GB/s; "
+            f"operations alone add up to {percent(k['sum of step'])} of the step")
     return f"{head}\n{aligned(rows)}"
 
 
 def aligned(rows):
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows)
+    lines = []
+    for first, *others in rows:
+        lines.append("  ".join([first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:]))]).rstrip())
+    return "\n".join(lines)
 
 
 def report(results):
