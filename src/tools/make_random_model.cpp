@@ -1,8 +1,9 @@
 /// make_random_model: an HDF5 weights file of a Llama with random weights, for benchmarks: matrices normal(0, 0.02), norms 1, as Hugging
 /// Face transformers initialises them.
 ///
-/// layers=N makes it as deep as that. `alike` stores one block, and the others are other names for it: a file of a model of 8 billion
-/// parameters is then 1.5 GB and made in seconds. It trains as fast as any other, and its blocks part with the first step.
+/// layers=N makes it as deep as that. `alike` stores one block, and the others are other names for it, as the head is for the embedding: a
+/// file of a model of 8 billion parameters is then 1.5 GB and made in seconds. It trains as fast as any other, and what is alike parts with
+/// the first step.
 #include "tools/model_shapes.hpp"
 #include "tools/tool.hpp"
 
@@ -126,8 +127,10 @@ void make(const std::vector<std::string>& arguments) {
     out.set_attribute("/", "sherd.kind", std::string("weights"));
     out.set_attribute("/", "sherd.version", std::int64_t{1});
     out.set_attribute("/", "config", config_of(shape));
-    write_parameter(out, {"model.embed_tokens.weight", {shape.vocabulary, shape.hidden}, shape.stored}, 0);
-    if (!shape.tied) write_parameter(out, {"lm_head.weight", {shape.vocabulary, shape.hidden}, shape.stored}, 1);
+    const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+    write_parameter(out, {embedding, {shape.vocabulary, shape.hidden}, shape.stored}, 0);
+    if (!shape.tied && alike) out.link("model/" + head, "model/" + embedding);
+    if (!shape.tied && !alike) write_parameter(out, {head, {shape.vocabulary, shape.hidden}, shape.stored}, 1);
     write_blocks(out, shape, alike);
     write_parameter(out, {"model.norm.weight", {shape.hidden}, shape.stored}, 0);
     out.close();
