@@ -19,3 +19,10 @@ $(OUT)/tests/device: $(DEVICE_TEST_OBJECTS) $(call objects,tests/unit/main.cpp) 
 .PHONY: gpu-bundle
 gpu-bundle:
 	@$(PYTHON) tests/gpu/bundle --to $(BUILD)/gpu-bundle
+
+# that they compile for a device is seen wherever the emulation runs them
+$(EMU)/device_tests.compile: $(DEVICE_TEST_SOURCES) $(wildcard tests/emulation/*.hpp src/backend/cuda/*.hpp src/backend/cpu/*.hpp include/sherd/*/*.hpp)
+	@mkdir -p $(@D)
+	$(call run,CXX,device tests,for f in $(DEVICE_TEST_SOURCES); do $(CXX) -fsyntax-only $(EMU_COMMON) -DSHERD_ON_DEVICE $$f || exit 1; done)
+	@touch $@
+emulation: $(EMU)/device_tests.compile
