@@ -26,7 +26,7 @@ def carried_file():
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["bfloat16"], ["float32"]):
+    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-") or sys.argv[2:] not in ([], ["bfloat16"], ["float32"]):
         sys.exit(__doc__)
     out, dtype = sys.argv[1], getattr(torch, sys.argv[2] if len(sys.argv) > 2 else "bfloat16")
     file = carried_file()

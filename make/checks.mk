@@ -30,6 +30,7 @@ sanitize:
 	$(MAKE) VARIANT=sanitize $(BUILD)/sanitize/tests/unit
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 $(BUILD)/sanitize/tests/unit --gtest_brief=1
 
+TOKENIZE_VENVS = $(BUILD)/venv/tokenize.stamp $(BUILD)/venv/parquet.stamp
 # The Python libraries of inputs/tokenize.py, for its tests. Without PyPI there is no stamp, and those tests are skipped with this reason.
 $(BUILD)/venv/tokenize.stamp: tests/e2e/tokenize-requirements.txt
 	@rm -rf $(@D)/tokenize && mkdir -p $(@D)
@@ -37,6 +38,14 @@ $(BUILD)/venv/tokenize.stamp: tests/e2e/tokenize-requirements.txt
 	@if $(PYTHON) -m venv $(@D)/tokenize >$(@D)/tokenize.log 2>&1 && \
 	  $(@D)/tokenize/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps -r $< >>$(@D)/tokenize.log 2>&1; \
 	then touch $@; else echo 'no venv for the tests of tokenize.py, they will be skipped ($(@D)/tokenize.log):'; tail -n 1 $(@D)/tokenize.log; fi
+
+# pyarrow alone, for the tests of Parquet files
+$(BUILD)/venv/parquet.stamp: tests/e2e/parquet-requirements.txt $(BUILD)/venv/tokenize.stamp
+	@rm -rf $(@D)/parquet && mkdir -p $(@D)
+	@echo '  VENV $(@D)/parquet'
+	@if $(@D)/tokenize/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps --target $(@D)/parquet \
+	  -r $< >$(@D)/parquet.log 2>&1; \
+	then touch $@; else echo 'no pyarrow, the tests of Parquet files will be skipped ($(@D)/parquet.log):'; tail -n 1 $(@D)/parquet.log; fi
 
 # PyTorch and transformers, for tests that compare with them and for demo-smollm2. Not where TORCH_PYTHON names a Python that has them.
 TORCH_VENV = $(if $(TORCH_PYTHON),,$(BUILD)/venv/torch.stamp)

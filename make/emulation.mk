@@ -67,7 +67,7 @@ $(EMU)/$(1)/$(2): $(call emu_objects,$(1),$(3)) $(call emu_harness,$(1)) $(EMU)/
 	$$(call run,LINK,$$@,$(CXX) $(if $(filter asan,$(1)),$$(EMU_ASAN)) -o $$@ $$^ $(EMU_LINKS) $(GTEST_LINKS))
 -include $(patsubst %.o,%.d,$(call emu_objects,$(1),$(3)) $(call emu_harness,$(1)))
 endef
-$(foreach b,checked asan,$(eval $(call emu_program,$(b),own,$(EMU_MAIN) $(EMU_OWN_TESTS))))
+$(foreach b,checked asan,$(eval $(call emu_program,$(b),own,$(EMU_MAIN) $(EMU_OWN_TESTS) $(EMU_KERNEL_HOST))))
 $(foreach b,checked asan,$(eval $(call emu_program,$(b),kernels,$(EMU_MAIN) $(EMU_KERNEL_TESTS) $(EMU_KERNELS) $(EMU_KERNEL_HOST))))
 $(foreach b,checked asan,$(eval $(call emu_program,$(b),backend,$(EMU_MAIN) $(EMU_BACKEND_TESTS) $(EMU_HOST_CODE) $(EMU_KERNELS))))
 $(foreach b,plain checked,$(eval $(call emu_program,$(b),sherd,src/app/main.cpp $(EMU_HOST_CODE) $(EMU_KERNELS))))

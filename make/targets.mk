@@ -17,11 +17,11 @@ help:
 	@echo 'make clean               remove build/'
 
 test: deps
-	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp
+	@$(MAKE) --no-print-directory all tests $(TOKENIZE_VENVS)
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py
 
 test-full: deps
-	@$(MAKE) --no-print-directory all tests $(BUILD)/venv/tokenize.stamp $(TORCH_VENV)
+	@$(MAKE) --no-print-directory all tests $(TOKENIZE_VENVS) $(TORCH_VENV)
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --full
 
 test-cluster:

@@ -3,9 +3,11 @@ import argparse
 import collections
 import concurrent.futures
 import datetime
+import importlib
 import multiprocessing
 import os
 import pathlib
+import shlex
 import signal
 import sys
 import time
@@ -13,6 +15,7 @@ import time
 from .errors import DATA, MACHINE, USAGE, Stop
 from .records import FORMATS
 
+PACKAGES = ("h5py", "jinja2", "numpy", "tokenizers")  # of inputs/requirements.txt
 BYTES_A_PROCESS = 8 << 20  # with less input than this, another process costs more than it brings
 
 HELP = """
@@ -26,12 +29,13 @@ def arguments(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("--tokenizer", required=True, metavar="PATH", help="the model's folder, a tokenizer.json, or a sherd weights file that carries one")
-    add("--in", "--from", dest="inputs", required=True, nargs="+", metavar="FILE", help=".jsonl, .ndjson, .json, .txt (also .gz), .parquet")
+    add("--from", "--in", dest="inputs", required=True, nargs="+", metavar="FILE", help=".jsonl, .ndjson, .json, .txt (also .gz), .parquet")
     add("--to", required=True, metavar="FILE.h5", help="the token file; one that is there is replaced when the new one is whole")
     add("--format", choices=("auto", *FORMATS), default="auto", help="auto: what each record's keys say")
     add("--train-on", choices=("all", "completions"), default="completions",
         help="what is learned of documents with a prompt: completions (default), the assistant's turns only; all, everything")
-    add("--validation", metavar="PART|FILE", help="part of the documents to set aside, such as 0.02, or a file of them")
+    add("--validation", metavar="PART|FILE",
+        help="part of the documents to set aside, above 0 and below 1, such as 0.02; or a file of them")
     add("--seed", type=int, default=0, help="chooses the documents that --validation PART sets aside (0)")
     add("--max-length", type=int, metavar="N", help="cut documents after N tokens")
     add("--separator", metavar="TEXT", help=r"what stands between documents of a .txt file (\n, \t are understood); default: a line is one")
@@ -56,7 +60,8 @@ def check(options):
         except ValueError:
             options.validation_file = options.validation
         if options.validation_file is None and not 0 < options.fraction < 1:
-            raise Stop(USAGE, f"--validation {options.validation}: a part between 0 and 1, or a file")
+            raise Stop(USAGE, f"--validation {options.validation}: allowed are a part of the documents, above 0 and below 1 "
+                              "(0.02 is two of a hundred), and the name of a file of them")
     if options.max_length is not None and options.max_length < 2:
         raise Stop(USAGE, f"--max-length {options.max_length}: at least 2, as a document's first token is never learned")
     if options.processes is not None and not 1 <= options.processes <= 1024:
@@ -98,8 +103,25 @@ def main(argv=None):
     return 0
 
 
+def check_packages():
+    """All of them at once, before the work: h5py is first used when the tokens are there."""
+    missing = []
+    for name in PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing.append(error.name or name)
+        except ImportError as error:  # a library of the system that it lacks, or another package's version
+            raise Stop(MACHINE, f"the Python package {name} cannot be loaded: {' '.join(str(error).split())}") from None
+    if missing:
+        requirements = os.path.join(os.path.dirname(sys.argv[0]), "requirements.txt")
+        which = f"package {missing[0]} is" if len(missing) == 1 else f"packages {', '.join(missing)} are"
+        raise Stop(MACHINE, f"the Python {which} missing: pip install -r {shlex.quote(requirements)}")
+
+
 def run(options):
     # only now: --help and a wrong command line need no library
+    check_packages()
     from .encoder import Encoder, Settings
     from .output import TokenFile
     from .report import Progress, Report

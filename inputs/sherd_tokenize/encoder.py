@@ -41,7 +41,7 @@ class Encoded:
     left_out: int = 0                            # cut so short that nothing to learn remained
     with_control: int = 0                        # documents whose text holds control tokens
     first: list = None                           # ids of its first document
-    refused: list = field(default_factory=list)  # (number, reason, detail)
+    refused: list = field(default_factory=list)  # (number, its number in a JSON array or None, reason, detail)
 
 
 class Job:
@@ -77,7 +77,8 @@ class Encoder:
         self.check_by_decoding(jobs, done)
         refused = {place for place, _, _ in done.refused}
         self.gather([job for place, job in jobs if place not in refused], done)
-        done.refused = [(chunk.items[place][0], reason, detail) for place, reason, detail in sorted(done.refused)]
+        done.refused = [(chunk.items[place][0], None if chunk.first is None else chunk.first + place, reason, detail)
+                        for place, reason, detail in sorted(done.refused)]
         return done
 
     def job(self, document, done):

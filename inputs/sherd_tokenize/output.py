@@ -52,7 +52,9 @@ class TokenFile:
         if fraction:
             validation |= drawn(~validation, fraction, seed)
         if validation.all():
-            raise Stop(DATA, f"{self.path}: not written: no document is left for training")
+            taken = "the only one" if len(validation) == 1 else f"all {len(validation):,}"
+            why = f"--validation {fraction} took {taken}" if fraction else f"{taken} came from the file of --validation"
+            raise Stop(DATA, f"{self.path}: not written: no document is left for training: {why}")
         groups = {"train": ~validation, **({"validation": validation} if validation.any() else {})}
         with self.machine():
             self.tokens.close()

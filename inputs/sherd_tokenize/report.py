@@ -38,14 +38,15 @@ class Report:
             raise Stop(MACHINE, f"--refused {self.list.name}: {error.strerror}") from None
 
     def add(self, done):
-        for number, reason, detail in done.refused:
-            where = f"{self.paths[done.file]}:{number}"
+        for number, record, reason, detail in done.refused:
+            where = f"{self.paths[done.file]}:{number}" + (f": record {record}" if record else "")
             told = f"{reason}: {detail}" if detail else reason
             if not self.skip:
                 raise Stop(DATA, f"{where}: {told} (--skip-bad leaves such documents out and counts them)")
             self.reasons[reason] += 1
             if self.list:
-                self.note(json.dumps({"file": str(self.paths[done.file]), "line": number, "reason": reason, "detail": detail}) + "\n")
+                place = {"file": str(self.paths[done.file]), "line": number, **({"record": record} if record else {})}
+                self.note(json.dumps({**place, "reason": reason, "detail": detail}) + "\n")
             if self.shown < MOST_SHOWN:
                 say(f"refused {where}: {told}")
             elif self.shown == MOST_SHOWN:

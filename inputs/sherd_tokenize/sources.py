@@ -25,6 +25,7 @@ class Chunk:
     size: int = 0
     blank: int = 0
     position: int = 0                          # bytes of the file read so far
+    first: int | None = None                   # of a JSON array: its first item's number in the array, as many can be on one line
 
     def add(self, number, item, size):
         self.items.append((number, item))
@@ -113,25 +114,34 @@ def without_mark(path, line):
 
 
 class TextStream:
-    """A window of decoded text that moves over a file. `at`: where the unread part begins; `line`: its line."""
+    """A window of decoded text that moves over a file. `at`: where the unread part begins; `line`: its line; `record`: the number of the
+    record that is being read, where they are counted."""
 
     def __init__(self, path, stream):
         self.path, self.stream = path, stream
         self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self.text, self.at, self.line, self.ended = "", 0, 1, False
+        self.text, self.at, self.line, self.ended, self.record, self.fault = "", 0, 1, False, None, None
+
+    def stop(self, message, line=None, after=False):
+        """The Stop for what is wrong here; `after`: behind the last record, not in this one."""
+        record = "" if self.record is None else f"after record {self.record - 1}: " if after else f"record {self.record}: "
+        return Stop(DATA, f"{self.path}:{line or self.line}: {record}{message}")
 
     def more(self):
         """Reads on, twice as much as waits already, so that looking again at a long record stays linear."""
         waiting = len(self.text) - self.at
         if waiting > MOST_RECORD:
-            raise Stop(DATA, f"{self.path}:{self.line}: a record of more than {MOST_RECORD >> 20} MiB, or one that never ends")
+            what = "a document of " if self.record is None else ""
+            raise self.stop(f"{what}more than {MOST_RECORD >> 20} MiB, or without an end")
+        if self.fault:
+            raise self.stop(f"not UTF-8: {self.fault.reason}", self.line + self.text.count("\n", self.at))
         block = self.stream.read(max(BLOCK, waiting))
         try:
-            self.text = self.text[self.at:] + self.decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            line = self.line + self.text.count("\n", self.at) + block[:error.start].count(b"\n")
-            raise Stop(DATA, f"{self.path}:{line}: not UTF-8: {error.reason}") from None
-        self.at, self.ended = 0, not block
+            more = self.decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:  # told where the reader comes to it, so that its record is known
+            self.fault, more = error, error.object[:error.start].decode()
+        self.text = self.text[self.at:] + more
+        self.at, self.ended = 0, not block and not self.fault
 
     def take(self, end):
         self.line += self.text.count("\n", self.at, end)
@@ -149,26 +159,27 @@ class TextStream:
 def array_records(path, index, stream):
     """The records of a JSON array. What follows a syntax error in it cannot be told apart, so there the run ends."""
     text, decode = TextStream(path, stream), json.JSONDecoder(object_pairs_hook=unique).raw_decode
-    chunk, first = Chunk(index, "object"), True
+    text.record = 1
+    chunk = Chunk(index, "object", first=1)
     text.peek()
     text.take(text.at + 1)
     while text.peek() != "]":
-        if not first:
-            if text.peek() != ",":
-                found = text.peek()
-                raise Stop(DATA, f"{path}:{text.line}: " + (f"',' or ']' expected between records, found {found!r}" if found else
-                                                            "the file ends inside its JSON array: it was cut short"))
+        if text.record > 1:
+            if (found := text.peek()) != ",":
+                raise text.stop(f"',' or ']' expected between records, found {found!r}" if found else
+                                "the file ends inside its JSON array: it was cut short", after=True)
             text.take(text.at + 1)
             text.peek()
-        number, start = text.line, text.at
+        line, start = text.line, text.at
         record, end = array_record(text, decode)
-        chunk.add(number, record, end - start)
+        chunk.add(line, record, end - start)
         text.take(end)
-        first = False
+        text.record += 1
         if chunk.full():
             yield chunk
-            chunk = Chunk(index, "object")
+            chunk = Chunk(index, "object", first=text.record)
     text.take(text.at + 1)
+    text.record = None
     if found := text.peek():
         raise Stop(DATA, f"{path}:{text.line}: {found!r} after the end of the JSON array")
     yield chunk
@@ -184,7 +195,7 @@ def array_record(text, decode):
             if text.ended:
                 line = text.line + (text.text.count("\n", text.at, error.pos) if isinstance(error, json.JSONDecodeError) else 0)
                 what = getattr(error, "msg", str(error))
-                raise Stop(DATA, f"{text.path}:{line}: not JSON: {what}; in an array nothing after it can be read") from None
+                raise text.stop(f"not JSON: {what}; in an array nothing after it can be read", line) from None
         text.more()
 
 

@@ -18,6 +18,7 @@ from .errors import DATA, Refused, Stop, excerpt
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
 MARKER = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 WAYS = (lambda text: text, str.strip, str.rstrip, str.lstrip)  # what templates do to a turn's white space
+FRAMES = 4096  # kept at most
 REWRITES = "the chat template rewrites or drops a turn"
 
 
@@ -57,6 +58,7 @@ class ChatTemplate:
         # a plain dict in place of jinja's chain of them: every rendering walks through it
         self.compiled.globals = dict(self.compiled.globals)
         self.turn_end, self.rest = "", ""
+        self.frames = {}
         self.probe()
 
     def render(self, messages, prompt=False):
@@ -92,17 +94,27 @@ class ChatTemplate:
             if OPEN in message["content"] or CLOSE in message["content"]:
                 raise Refused("a noncharacter in a turn", f"turn {number}: U+FDD0 or U+FDD1, which no text should contain")
         text = self.render(messages)
-        pieces = MARKER.split(self.render(marked(messages)))
-        literals, order = pieces[0::2], [int(number) for number in pieces[1::2]]
-        for number, message in enumerate(messages):
-            if order.count(number) != 1:
-                times = "drops" if number not in order else "repeats"
-                raise Refused(REWRITES, f"it {times} turn {number + 1} ({message['role']})")
-        texts = fit(text, literals, order, messages)
+        texts = fit(text, *self.frame(messages), messages)
         if not targets:
             return Layout(text, texts, [])
         spans = [self.span(text, messages, number, texts) for number in said]
         return Layout(text, texts, spans)
+
+    def frame(self, messages):
+        """(what the template writes around the turns, their order): a rendering with markers in place of texts depends on the roles only, of
+        which data have few sequences."""
+        roles = tuple(message["role"] for message in messages)
+        if roles in self.frames:
+            return self.frames[roles]
+        pieces = MARKER.split(self.render(marked(messages)))
+        literals, order = pieces[0::2], [int(number) for number in pieces[1::2]]
+        for number, role in enumerate(roles):
+            if order.count(number) != 1:
+                times = "drops" if number not in order else "repeats"
+                raise Refused(REWRITES, f"it {times} turn {number + 1} ({role})")
+        if len(self.frames) < FRAMES:
+            self.frames[roles] = literals, order
+        return literals, order
 
     def span(self, text, messages, number, texts):
         """(begin, end) of the assistant's turn `number` in the conversation's text."""

@@ -34,11 +34,13 @@ bool is_empty_folder(const fs::path& path) {
     return fs::is_directory(path, error) && fs::is_empty(path, error);
 }
 
-/// Whether `inner` is `outer` or lies below it.
-bool contains(const fs::path& outer, const fs::path& inner) {
+/// Whether a run writes into this folder, or it is a checkpoint: swapping it away would take it from under a running job.
+bool is_of_a_run(const fs::path& folder) {
     std::error_code error;
-    const fs::path relative = fs::weakly_canonical(inner, error).lexically_relative(fs::weakly_canonical(outer, error));
-    return !relative.empty() && *relative.begin() != "..";
+    if (fs::exists(folder / "manifest.h5", error) || fs::exists(folder / "metrics.jsonl", error)) return true;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+        if (entry.path().filename().string().starts_with("step-")) return true;
+    return false;
 }
 
 void check_target(const fs::path& target, bool force) {
@@ -49,7 +51,9 @@ void check_target(const fs::path& target, bool force) {
     if (!is_empty_folder(target) && !force)
         throw UsageError("'{}' exists and is not empty; --force replaces the model in it (other files stay), or choose a new folder",
                          target.string());
-    if (contains(target, fs::current_path()))
+    if (is_of_a_run(target))
+        throw UsageError("'{}' is the directory of a run or a checkpoint; --to names a folder of its own", target.string());
+    if (app::lies_in(target, fs::current_path()))
         throw UsageError("'{}' is the working directory or holds it; run sherd from elsewhere, for the folder is replaced as a whole",
                          target.string());
 }

@@ -43,6 +43,13 @@ std::string required_path(const po::variables_map& values, const std::string& na
     return values[name].as<std::string>();
 }
 
+bool lies_in(const std::filesystem::path& outer, const std::filesystem::path& inner) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    const fs::path relative = fs::weakly_canonical(inner, error).lexically_relative(fs::weakly_canonical(outer, error));
+    return !relative.empty() && *relative.begin() != "..";
+}
+
 std::string human_bytes(std::uint64_t bytes) {
     constexpr const char* units[] = {"kB", "MB", "GB", "TB"};
     if (bytes < 1000) return fmt::format("{} bytes", bytes);

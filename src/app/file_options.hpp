@@ -5,6 +5,7 @@
 #include <boost/program_options.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +21,9 @@ std::optional<boost::program_options::variables_map> parse_file_options(
 
 /// The value of a required path option. Throws UsageError where it is absent or empty.
 std::string required_path(const boost::program_options::variables_map& values, const std::string& name, const std::string& command);
+
+/// Whether `inner` is `outer` or lies below it.
+bool lies_in(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
 /// "1.3 MB": powers of 1000.
 std::string human_bytes(std::uint64_t bytes);

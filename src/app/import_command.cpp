@@ -28,10 +28,14 @@ constexpr const char* introduction =
     "the config as it stands, and the tokenizer's files. The file appears whole or not at all.\n"
     "Metadata entries of the safetensors files are not kept; an export always carries {\"format\": \"pt\"}.";
 
-void check_target(const fs::path& target, bool force) {
+void check_target(const fs::path& from, const fs::path& target, bool force) {
     std::error_code error;
     const fs::file_status status = fs::status(target, error);
     if (fs::is_directory(status)) throw UsageError("'{}' is a folder; --to names the HDF5 file to write", target.string());
+    if (fs::exists(status) && !fs::is_regular_file(status))
+        throw UsageError("'{}' is no regular file; --to names the HDF5 file to write", target.string());
+    if (fs::exists(status) && app::lies_in(from, target))
+        throw UsageError("'{}' is a part of the folder that is imported; --to names the HDF5 file to write", target.string());
     if (fs::exists(status) && !force) throw UsageError("'{}' exists already; --force replaces it", target.string());
 }
 
@@ -66,7 +70,7 @@ int import_command(const std::vector<std::string>& arguments) {
     const auto values = app::parse_file_options(arguments, introduction, options, {});
     if (!values) return static_cast<int>(ExitCode::done);
     const fs::path from = app::required_path(*values, "from", "import"), to = app::required_path(*values, "to", "import");
-    check_target(to, values->contains("force"));
+    check_target(from, to, values->contains("force"));
 
     const auto source = app::as_requested(open_hugging_face_folder(from), *values);
     const ModelConfig config = parse_model_config(source->config(), (from / "config.json").string());

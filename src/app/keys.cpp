@@ -406,11 +406,19 @@ const Key* find_key(std::string_view full_name) {
 
 std::string nearest_key(const std::string& full_name) {
     const std::string name = full_name.substr(full_name.find('.') + 1);  // npos + 1 is 0: all of a name without a section
+    const std::string section_name = full_name.substr(0, full_name.find('.'));
+    const auto& sections = deck_sections();
+    const bool known =
+        name != full_name && std::any_of(sections.begin(), sections.end(), [&](const Section& s) { return s.name == section_name; });
     std::string best;
     std::size_t best_distance = std::string::npos;
-    for (const Section& section : deck_sections())
+    for (const Section& section : sections)
         for (const Key& key : section.keys) {
-            const std::size_t distance = std::min(edit_distance(full_name, key.full_name()), edit_distance(name, key.name) + 1);
+            std::size_t distance = std::min(edit_distance(full_name, key.full_name()), edit_distance(name, key.name) + 1);
+            if (known && section.name == section_name && abbreviates(name, key.name))
+                distance = std::min<std::size_t>(distance, 2);  // optimizer.lr
+            // of another section than the one that is named only what is nearly the same: run.learning_rate, data.sed
+            if (known && section.name != section_name && edit_distance(name, key.name) > 1) continue;
             if (distance >= best_distance) continue;
             best_distance = distance;
             best = key.full_name();

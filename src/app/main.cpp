@@ -9,6 +9,7 @@
 #include "sherd/runtime/signals.hpp"
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -49,6 +50,24 @@ std::string usage() {
     return text + "\nsherd COMMAND --help tells about its options, sherd --version about this program.";
 }
 
+/// Ranks that a launcher started; 1 without one.
+int launched_ranks() {
+    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+        if (const char* text = std::getenv(variable)) return std::atoi(text);
+    return 1;
+}
+
+int run(const Command& command, const std::vector<std::string>& arguments) {
+    if ((command.name == "import" || command.name == "export") && launched_ranks() > 1)
+        throw UsageError("{} is one process's work, {} were started; call it without mpirun, or with srun -n 1", command.name,
+                         launched_ranks());
+    const int code = command.run(arguments);
+    // a training run is done all the same; what the others print is their result
+    if (code == 0 && command.name != "train" && log::lost_output() != 0 && log::lost_output() != EPIPE)
+        throw EnvironmentError("what '{}' had to say could not be written to stdout: {}", command.name, std::strerror(log::lost_output()));
+    return code;
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
     if (arguments.empty()) throw UsageError("no command given; commands are {}\n{}", joined(command_names()), usage());
     const std::string& name = arguments.front();
@@ -61,7 +80,7 @@ int dispatch(const std::vector<std::string>& arguments) {
         return static_cast<int>(ExitCode::done);
     }
     for (const Command& command : commands)
-        if (command.name == name) return command.run({arguments.begin() + 1, arguments.end()});
+        if (command.name == name) return run(command, {arguments.begin() + 1, arguments.end()});
     for (const std::string_view later : {"plan", "doctor", "bench"})
         if (later == name) throw UsageError("'{}' is not in this version; commands are {}", name, joined(command_names()));
     throw UsageError("unknown command '{}'; commands are {}; the nearest is {}", name, joined(command_names()),

@@ -20,6 +20,18 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     return last[b.size()];
 }
 
+bool abbreviates(std::string_view shorter, std::string_view longer) {
+    if (shorter.empty()) return false;
+    for (std::size_t start = 0; start != std::string_view::npos; start = longer.find('_', start)) {
+        start += start > 0 ? 1 : 0;
+        if (longer[start] != shorter[0]) continue;
+        std::size_t found = 0;
+        for (std::size_t i = start; i < longer.size() && found < shorter.size(); ++i) found += longer[i] == shorter[found] ? 1 : 0;
+        if (found == shorter.size()) return true;
+    }
+    return false;
+}
+
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
     const auto best = std::min_element(candidates.begin(), candidates.end(), [&](const std::string& a, const std::string& b) {
         return edit_distance(name, a) < edit_distance(name, b);

@@ -11,6 +11,8 @@ namespace sherd {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate at the least distance, the first of equals; empty where there are no candidates.
+/// Whether the letters of `shorter` come in `longer` in this order, beginning with the first of one of its words: "lr" of "learning_rate".
+bool abbreviates(std::string_view shorter, std::string_view longer);
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 /// "a, b, c"

@@ -12,6 +12,10 @@ std::string_view name_of(CommunicationPhase phase) noexcept {
     return names[static_cast<std::size_t>(phase)];
 }
 
+std::string text_of(CollectiveTag tag) {
+    return tag.unit < 0 ? fmt::format("'{}'", name_of(tag.phase)) : fmt::format("'{}' of unit {}", name_of(tag.phase), tag.unit);
+}
+
 namespace {
 IntervalTable everything(const IntervalTable& owners) {
     std::int64_t n = 0;

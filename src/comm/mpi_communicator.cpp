@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace sherd::detail {
 
@@ -19,34 +20,52 @@ constexpr std::int64_t staging_elements = 1 << 20;  // over all peers: 4 MiB to 
 constexpr std::int64_t message_bytes = 64 << 20;    // MPI counts are int; also bounds what one message may hold up
 constexpr int sum_tag = 1, copy_tag = 2, staged_tag = 3;
 
+/// Ranks of the job, by rank of the communicator.
+std::vector<int> find_world_ranks(MPI_Comm communicator, int size) {
+    std::vector<int> here(static_cast<std::size_t>(size)), world(here.size());
+    std::iota(here.begin(), here.end(), 0);
+    MPI_Group part = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+    SHERD_MPI(MPI_Comm_group(communicator, &part));
+    SHERD_MPI(MPI_Comm_group(MPI_COMM_WORLD, &all));
+    SHERD_MPI(MPI_Group_translate_ranks(part, size, here.data(), all, world.data()));
+    SHERD_MPI(MPI_Group_free(&part));
+    SHERD_MPI(MPI_Group_free(&all));
+    return world;
+}
+
 /// Messages of MPI between the ranks of a communicator.
 class MpiMessages final : public Messages {
   public:
-    explicit MpiMessages(MPI_Comm communicator) : communicator_(communicator) {}
+    MpiMessages(MPI_Comm communicator, std::vector<int> world_ranks, const WaitLimits& limits)
+        : communicator_(communicator), world_ranks_(std::move(world_ranks)), limits_(limits) {}
     void receive(int peer, void* to, std::int64_t bytes) override {
-        SHERD_MPI(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next()));
+        SHERD_MPI(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next(peer)));
     }
     void send(int peer, const void* from, std::int64_t bytes) override {
-        SHERD_MPI(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next()));
+        SHERD_MPI(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next(peer)));
     }
-    void finish() override { wait_for(requests_); }
+    void finish() override { pending_.wait(limits_, "a staged collective"); }
 
   private:
-    MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+    MPI_Request* next(int peer) { return pending_.add(world_ranks_[static_cast<std::size_t>(peer)]); }
     MPI_Comm communicator_;
-    std::vector<MPI_Request> requests_;
+    const std::vector<int> world_ranks_;
+    const WaitLimits limits_;
+    PendingMessages pending_;
 };
 
 class MpiCommunicator final : public Communicator {
   public:
-    MpiCommunicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes, std::shared_ptr<TrafficCounters> counters)
-        : device_(parent), host_(parent), backend_(backend), nodes_(std::move(nodes)), counters_(std::move(counters)) {
+    MpiCommunicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes, std::shared_ptr<TrafficCounters> counters,
+                    const WaitLimits& limits)
+        : device_(parent), host_(parent), backend_(backend), nodes_(std::move(nodes)), counters_(std::move(counters)), limits_(limits) {
         SHERD_MPI(MPI_Comm_rank(host_.get(), &rank_));
         SHERD_MPI(MPI_Comm_size(host_.get(), &size_));
         nodes_.resize(static_cast<std::size_t>(size_), 0);
+        world_ranks_ = find_world_ranks(device_.get(), size_);
         if (backend_ == nullptr) return;
         if (!backend_->host_reads_memory()) {
-            messages_ = std::make_unique<MpiMessages>(device_.get());
+            messages_ = std::make_unique<MpiMessages>(device_.get(), world_ranks_, limits_);
             staged_ = std::make_unique<StagedMovement>(*backend_, *messages_, rank_, size_);
             return;
         }
@@ -107,7 +126,7 @@ class MpiCommunicator final : public Communicator {
         for (std::size_t r = 0; r < colors.size(); ++r)
             if (std::stoi(colors[r]) == color) nodes.push_back(nodes_[r]);
         const MpiComm part(host_.get(), color, rank_);
-        return std::make_unique<MpiCommunicator>(part.get(), backend_, std::move(nodes), counters_);
+        return std::make_unique<MpiCommunicator>(part.get(), backend_, std::move(nodes), counters_, limits_);
     }
 
   private:
@@ -122,14 +141,14 @@ class MpiCommunicator final : public Communicator {
                 receive_addends(peer, intersect(m.sources[index(peer)], mine), m.wire);
                 send_addends(peer, m, intersect(m.sources[index(rank_)], window(m.owners[index(peer)], at, slot_)), tag);
             }
-            wait_for(requests_);
+            pending_.wait(limits_, text_of(tag));
             add_up(m, mine);
         }
     }
 
     void receive_addends(int peer, Interval part, DType wire) {
         if (part.empty()) return;
-        SHERD_MPI(MPI_Irecv(slot(peer), bytes(part.size(), wire), MPI_BYTE, peer, sum_tag, device_.get(), next()));
+        SHERD_MPI(MPI_Irecv(slot(peer), bytes(part.size(), wire), MPI_BYTE, peer, sum_tag, device_.get(), next(peer)));
     }
 
     void send_addends(int peer, const Redistribution& m, Interval part, CollectiveTag tag) {
@@ -141,7 +160,7 @@ class MpiCommunicator final : public Communicator {
             encode(from, part.size(), m.wire, low);
             data = low;
         }
-        SHERD_MPI(MPI_Isend(data, bytes(part.size(), m.wire), MPI_BYTE, peer, sum_tag, device_.get(), next()));
+        SHERD_MPI(MPI_Isend(data, bytes(part.size(), m.wire), MPI_BYTE, peer, sum_tag, device_.get(), next(peer)));
         count(peer, static_cast<std::uint64_t>(bytes(part.size(), m.wire)), tag);
     }
 
@@ -175,46 +194,48 @@ class MpiCommunicator final : public Communicator {
             const Interval in = intersect(m.sources[index(peer)], wanted), out = intersect(held, m.owners[index(peer)]);
             for (std::int64_t at = in.begin; at < in.end; at += step)
                 SHERD_MPI(MPI_Irecv(to + (at - wanted.begin) * element, bytes(std::min(step, in.end - at), m.dtype), MPI_BYTE, peer,
-                                    copy_tag, device_.get(), next()));
+                                    copy_tag, device_.get(), next(peer)));
             for (std::int64_t at = out.begin; at < out.end; at += step)
                 SHERD_MPI(MPI_Isend(from + (at - held.begin) * element, bytes(std::min(step, out.end - at), m.dtype), MPI_BYTE, peer,
-                                    copy_tag, device_.get(), next()));
+                                    copy_tag, device_.get(), next(peer)));
             if (!out.empty()) count(peer, static_cast<std::uint64_t>(out.size() * element), tag);
         }
         const Interval own = intersect(held, wanted);
         const char* source = from + (own.begin - held.begin) * element;
         char* destination = to + (own.begin - wanted.begin) * element;
         if (source != destination && !own.empty()) std::memcpy(destination, source, static_cast<std::size_t>(own.size() * element));
-        wait_for(requests_);
+        pending_.wait(limits_, text_of(tag));
     }
 
     void count(int peer, std::uint64_t sent, CollectiveTag tag) {
         counters_->add(tag.phase, sent, nodes_[index(peer)] != nodes_[index(rank_)] ? sent : 0);
     }
+    MPI_Request* next(int peer) { return pending_.add(world_ranks_[index(peer)]); }
     static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
     static int bytes(std::int64_t elements, DType type) noexcept {
         return static_cast<int>(elements * static_cast<std::int64_t>(size_of(type)));
     }
     float* slot(int rank) { return receive_.data() + index(rank) * static_cast<std::size_t>(slot_); }
-    MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
     MpiComm device_, host_;  // two, so that a stream and the host never match each other's messages
     Backend* backend_;
     std::vector<int> nodes_;
     std::shared_ptr<TrafficCounters> counters_;
+    const WaitLimits limits_;
+    std::vector<int> world_ranks_;  ///< by rank here, for messages
     int rank_ = 0, size_ = 1;
     std::int64_t slot_ = 0;
     std::vector<float> receive_;
     std::vector<std::uint16_t> send_;
-    std::vector<MPI_Request> requests_;
+    PendingMessages pending_;
     std::unique_ptr<MpiMessages> messages_;
     std::unique_ptr<StagedMovement> staged_;  ///< for memory that the host cannot read
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes) {
-    return std::make_unique<MpiCommunicator>(parent, backend, std::move(nodes), std::make_shared<TrafficCounters>());
+std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, Backend* backend, std::vector<int> nodes, const WaitLimits& limits) {
+    return std::make_unique<MpiCommunicator>(parent, backend, std::move(nodes), std::make_shared<TrafficCounters>(), limits);
 }
 
 }  // namespace sherd::detail

@@ -2,13 +2,20 @@
 
 #include "comm/mpi_check.hpp"
 
+#include "sherd/runtime/error.hpp"
+#include "sherd/runtime/log.hpp"
+
+#include <algorithm>
 #include <chrono>
+#include <functional>
+#include <set>
 #include <thread>
 
 namespace sherd::detail {
 
 namespace {
-void wait_for(MPI_Request* requests, int count) {
+/// look: called now and then with the seconds waited.
+void wait_for(MPI_Request* requests, int count, const std::function<void(double)>& look) {
     using namespace std::chrono_literals;
     const auto start = std::chrono::steady_clock::now();
     for (int done = 0;;) {
@@ -16,21 +23,55 @@ void wait_for(MPI_Request* requests, int count) {
         if (done != 0) return;
         const auto waited = std::chrono::steady_clock::now() - start;
         if (waited < 20us) continue;
-        if (waited < 200us)
+        if (waited < 200us) {
             std::this_thread::yield();
-        else
-            std::this_thread::sleep_for(waited < 5ms ? 20us : 100us);
+            continue;
+        }
+        std::this_thread::sleep_for(waited < 5ms ? 20us : 100us);
+        if (look) look(std::chrono::duration<double>(waited).count());
     }
 }
 }  // namespace
 
-void wait_for(std::vector<MPI_Request>& requests) {
-    if (!requests.empty()) wait_for(requests.data(), static_cast<int>(requests.size()));
-    requests.clear();
+void wait_for(MPI_Request& request) {
+    wait_for(&request, 1, {});
 }
 
-void wait_for(MPI_Request& request) {
-    wait_for(&request, 1);
+MPI_Request* PendingMessages::add(int peer) {
+    peers_.push_back(peer);
+    return &requests_.emplace_back(MPI_REQUEST_NULL);
+}
+
+std::string PendingMessages::missing() const {
+    std::set<int> ranks;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+        int done = 0;
+        SHERD_MPI(MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE));
+        if (done == 0) ranks.insert(peers_[i]);
+    }
+    std::string text = ranks.size() == 1 ? "rank" : "ranks";
+    for (const int r : ranks) text += fmt::format("{} {}", r == *ranks.begin() ? "" : ",", r);
+    return text;
+}
+
+void PendingMessages::wait(const WaitLimits& limits, const std::string& what) {
+    if (requests_.empty()) return;
+    bool reported = false;
+    wait_for(requests_.data(), static_cast<int>(requests_.size()), [&](double waited) {
+        if (waited > limits.timeout_s)
+            throw DeviceError(
+                "rank {} (host {}) has waited {:.0f} s for {} in {}, longer than communication.timeout_s; look whether that process and "
+                "its "
+                "node are alive",
+                process_rank(), host_name(), waited, missing(), what);
+        if (waited <= limits.hang_report_s || reported) return;
+        reported = true;
+        log::warning_of_any_rank(
+            fmt::format("rank {} (host {}) has waited {:.0f} s for {} in {}; the run ends after {:g} s (communication.timeout_s)",
+                        process_rank(), host_name(), waited, missing(), what, limits.timeout_s));
+    });
+    requests_.clear();
+    peers_.clear();
 }
 
 }  // namespace sherd::detail

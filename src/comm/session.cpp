@@ -74,8 +74,8 @@ Session::~Session() {
     if (uses_mpi_ && std::uncaught_exceptions() <= uncaught_at_start_) MPI_Finalize();
 }
 
-std::unique_ptr<Communicator> Session::world(Backend& backend, const std::vector<int>& nodes) const {
-    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, &backend, nodes) : make_single_communicator(&backend);
+std::unique_ptr<Communicator> Session::world(Backend& backend, const std::vector<int>& nodes, const WaitLimits& limits) const {
+    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, &backend, nodes, limits) : make_single_communicator(&backend);
 }
 
 std::unique_ptr<Communicator> Session::host_world() const {

@@ -4,6 +4,8 @@
 #include "sherd/runtime/error.hpp"
 
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <system_error>
@@ -34,6 +36,19 @@ void sync_tree(const fs::path& path) {
         for (const auto& entry : fs::directory_iterator(path)) sync_tree(entry.path());
     if (fs::is_directory(path) || fs::is_regular_file(path)) sync_path(path);
 }
+/// Removes what killed processes of this machine left of the same target: paths that begin with `prefix` and end with a process's number.
+void remove_abandoned(const fs::path& parent, const std::string& prefix) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(parent, error)) {
+        const std::string name = entry.path().filename().string();
+        if (!name.starts_with(prefix)) continue;
+        int process = 0;
+        const char* const end = name.data() + name.size();
+        const auto read = std::from_chars(name.data() + prefix.size(), end, process);
+        if (read.ec != std::errc() || read.ptr != end || process <= 0) continue;
+        if (process == ::getpid() || (::kill(process, 0) != 0 && errno == ESRCH)) fs::remove_all(entry.path(), error);
+    }
+}
 }  // namespace
 
 void replace_folder(const fs::path& fresh, const fs::path& target) {
@@ -59,7 +74,7 @@ AtomicTarget::AtomicTarget(const fs::path& target, Kind kind) : target_(clean(ta
     if (!fs::is_directory(parent, error))
         throw InputError("cannot write '{}': there is no directory '{}'", target.string(), parent.string());
     const fs::path temporary = parent / fmt::format(".{}.tmp-{}-{}", target_.filename().string(), host_name(), ::getpid());
-    fs::remove_all(temporary, error);  // left by a dead process that had the same number
+    remove_abandoned(parent, fmt::format(".{}.tmp-{}-", target_.filename().string(), host_name()));
     if (kind == Kind::folder) {
         if (::mkdir(temporary.c_str(), 0777) != 0) throw InputError("cannot make a folder in '{}': {}", parent.string(), system_reason());
     } else if (::access(parent.c_str(), W_OK) != 0) {

@@ -1,6 +1,7 @@
 #include "sherd/io/hdf5.hpp"
 
 #include "io/hdf5_handle.hpp"
+#include "io/system_calls.hpp"
 
 #include "sherd/runtime/error.hpp"
 
@@ -25,6 +26,7 @@ std::atomic<std::uint64_t> chunk_cache_bytes{0};
 
 Hid access_list(const fs::path& path) {
     Hid list = checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path, "", "cannot make a property list");
+    check(H5Pset_fapl_sec2(list), path, "", "cannot choose HDF5's plain file driver");
     check(H5Pset_fclose_degree(list, H5F_CLOSE_STRONG), path, "", "cannot set how the file closes");
     return list;
 }
@@ -249,7 +251,12 @@ void HdfFile::write(const std::string& dataset, std::int64_t begin, std::int64_t
                     return H5Dwrite(open.id, open.type, memory, space, H5P_DEFAULT, from + at);
                 },
                 "cannot write");
-        data = from + static_cast<std::size_t>(piece) * size;
+        const std::uint64_t bytes = static_cast<std::uint64_t>(piece) * size;
+        void* descriptor = nullptr;  // of the plain driver, which access_list chose
+        if (bytes > 0 && H5Fget_vfd_handle(file_->file, H5P_DEFAULT, &descriptor) >= 0)
+            begin_writeback(*static_cast<const int*>(descriptor), file_->written, file_->written + bytes);
+        file_->written += bytes;
+        data = from + bytes;
         begin += piece;
         count -= piece;
     }

@@ -55,6 +55,7 @@ struct OpenDataset {
 
 struct HdfHandle {
     Hid file;
+    std::uint64_t written = 0;  ///< bytes of datasets, since the file was created
     std::map<std::string, OpenDataset> datasets;
     ~HdfHandle() {
         const HdfLock lock;

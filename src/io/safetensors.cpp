@@ -224,6 +224,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 void SafetensorsWriter::write(const void* data, std::uint64_t bytes) {
     write_fully(fd_, data, bytes, path_);
+    begin_writeback(fd_, written_, written_ + bytes);
     written_ += bytes;
 }
 

@@ -58,6 +58,13 @@ void write_fully(int fd, const void* data, std::uint64_t bytes, const std::files
     }
 }
 
+void begin_writeback(int fd, std::uint64_t before, std::uint64_t now) noexcept {
+    if (before / writeback_bytes == now / writeback_bytes) return;
+    const int kept = errno;
+    ::sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);  // to the end of the file
+    errno = kept;
+}
+
 void sync_descriptor(int fd, const std::filesystem::path& path) {
     if (system_calls().fsync(fd) == 0) return;
     // a few file systems refuse to sync a directory; there is nothing more to be done for durability then

@@ -44,6 +44,10 @@ class Descriptor {
 Descriptor open_descriptor(const std::filesystem::path& path, int flags, const char* action);
 /// write(2) until everything is written. Throws InputError naming `path` and the reason (a full disk).
 void write_fully(int fd, const void* data, std::uint64_t bytes, const std::filesystem::path& path);
+/// Lets the disk begin with what was written, where another `writeback_bytes` came together: `before` were written when that was last
+/// asked, `now` are. An fsync at the end then waits for little. A hint: file systems that cannot do it are left alone.
+void begin_writeback(int fd, std::uint64_t before, std::uint64_t now) noexcept;
+inline constexpr std::uint64_t writeback_bytes = 32u << 20;
 /// fsync(2). Throws InputError.
 void sync_descriptor(int fd, const std::filesystem::path& path);
 

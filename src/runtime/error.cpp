@@ -8,13 +8,18 @@ namespace sherd {
 
 namespace {
 std::atomic<int> rank_of_process{0};
-}
+const auto program_began = std::chrono::steady_clock::now();
+}  // namespace
 
 int process_rank() noexcept {
     return rank_of_process.load(std::memory_order_relaxed);
 }
 void set_process_rank(int rank) noexcept {
     rank_of_process.store(rank, std::memory_order_relaxed);
+}
+
+std::chrono::steady_clock::time_point process_start() noexcept {
+    return program_began;
 }
 
 const std::string& host_name() {

@@ -3,6 +3,7 @@
 #include "sherd/runtime/error.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <unistd.h>
@@ -11,11 +12,15 @@ namespace sherd::log {
 
 namespace {
 std::atomic<bool> progress_shown{false};
+std::atomic<int> output_error{0};  // errno of the first line that stdout did not take
 
 void write_all(int fd, const std::string& text) {
     for (std::size_t at = 0; at < text.size();) {
         const ssize_t n = ::write(fd, text.data() + at, text.size() - at);
-        if (n <= 0) return;  // nobody reads: a closed pipe must not end a training run
+        if (n <= 0) {  // nobody reads, or the disk is full: that must not end a training run
+            if (fd == STDOUT_FILENO && output_error == 0) output_error = errno;
+            return;
+        }
         at += static_cast<std::size_t>(n);
     }
 }
@@ -24,6 +29,10 @@ std::string after_progress(const std::string& text) {
     return progress_shown.exchange(false) ? "\r\033[K" + text : text;
 }
 }  // namespace
+
+int lost_output() {
+    return output_error;
+}
 
 void line(const std::string& text) {
     if (process_rank() == 0) write_all(STDOUT_FILENO, after_progress(text) + "\n");

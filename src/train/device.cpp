@@ -126,7 +126,7 @@ std::unique_ptr<Communicator> make_world(const Settings& settings, const Session
     if (!settings.nccl.empty())
         log::notice(fmt::format("the variables of [nccl] are not used: {}", nodes.size() == 1 ? "there is one rank" : "ranks talk by MPI"));
     if (device.gpu && nodes.size() > 1) log::notice("GPUs talk by MPI through host memory");
-    return session.world(*device.backend, nodes);
+    return session.world(*device.backend, nodes, {settings.communication.hang_report_s, settings.communication.timeout_s});
 }
 
 }  // namespace sherd

@@ -202,11 +202,13 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     });
 }
 
-std::string Engine::banner(const Settings& settings, const Session& session, const Inputs& inputs) const {
+std::string first_line(const Session& session) {
     const Topology& t = session.topology();
-    std::string text =
-        fmt::format("sherd {} - {} rank(s) on {} node(s), {}\n", SHERD_VERSION, world->size(), t.nodes, session.description());
-    text += device_lines(devices, t.hosts);
+    return fmt::format("sherd {} - {} rank(s) on {} node(s), {}", SHERD_VERSION, t.hosts.size(), t.nodes, session.description());
+}
+
+std::string Engine::banner(const Settings& settings, const Session& session, const Inputs& inputs) const {
+    std::string text = device_lines(devices, session.topology().hosts);
     std::map<std::string_view, int> types;
     for (const DType source : inputs.source_types) ++types[name_of(source)];
     std::string stored;

@@ -65,4 +65,7 @@ struct Engine {
     TrainingState::Purpose purpose_;
 };
 
+/// "sherd 0.1.0 - 4 rank(s) on 2 node(s), Open MPI v4.1.4": said at once, since reading and checking large weights takes a while.
+std::string first_line(const Session& session);
+
 }  // namespace sherd

@@ -24,6 +24,10 @@ std::string look(const Settings& settings) {
         return {};
     }
     if (settings.checkpoint.resume != "auto") {
+        std::error_code missing;
+        if (!fs::exists(settings.checkpoint.resume, missing) && settings.checkpoint.resume.find('/') == std::string::npos)
+            throw InputError("checkpoint.resume = {} is neither auto nor never, and no checkpoint of that name is here",
+                             settings.checkpoint.resume);
         const FoundSet named = find_named_set(settings.checkpoint.resume);
         std::error_code error;
         // a run that began from a set elsewhere goes on from its own sets when it is started again

@@ -12,6 +12,7 @@ namespace {
 
 int evaluate_model(Settings settings, const Session& session, Communicator& host) {
     std::int64_t step = 0;
+    log::line(first_line(session));
     collectively(host, [&] {
         if (!names_a_set(settings.model.weights)) return;
         // looked up once: a run under way may move `latest` meanwhile

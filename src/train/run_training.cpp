@@ -29,19 +29,32 @@ RunLength run_length(const Settings& settings, const Inputs& inputs, const Docum
     return length;
 }
 
+void notice_long_warmup(const Settings& settings, const RunLength& length) {
+    const OptimizerSettings& o = settings.optimizer;
+    if (o.warmup_steps > 0 && o.warmup_steps >= length.steps && length.steps > 0)
+        log::notice(fmt::format("optimizer.warmup_steps = {}, and the run has {} steps: the learning rate never reaches {}", o.warmup_steps,
+                                length.steps, o.learning_rate));
+}
+
 int train(const Settings& settings, const TrainOptions& options, const Session& session, Communicator& host) {
     std::optional<RunDirectory> directory;
-    if (!options.validate_only) directory.emplace(settings.run.directory, host);
+    if (!options.validate_only) {
+        log::line(first_line(session));
+        directory.emplace(settings.run.directory, host);
+    }
     const Inputs inputs = open_inputs(settings, session, host, true);
     const DocumentOrder order(inputs.tokens->train().documents(), settings.run.seed, settings.data.shuffle);
     const RunLength length = run_length(settings, inputs, order);
     const std::optional<FoundSet> found = find_start(settings, options, inputs, host);
     const Progress start = found ? found->manifest.progress : Progress{};
+    notice_long_warmup(settings, length);
     if (options.validate_only) {
         collectively(host, [&] { (void)make_budgets(settings, inputs, host.size()); });
         log::line(fmt::format("valid: {} steps over {} documents with {} tokens, {} of them targets; {}", length.steps,
                               inputs.train.documents, inputs.train.tokens, inputs.train.targets,
-                              found ? "resumes after step " + std::to_string(start.step) : "starts anew"));
+                              !found                     ? "starts anew"
+                              : start.step >= length.end ? fmt::format("nothing left to do, its checkpoint is at step {}", start.step)
+                                                         : fmt::format("resumes after step {}", start.step)));
         return 0;
     }
     if (start.step >= length.end && found) {

@@ -94,7 +94,7 @@ ExitCode Trainer::run() {
     log::line(
         stop ? fmt::format("stopped after step {} of {} ({}); start the same command again to go on", progress_.step, length_.steps, reason)
              : fmt::format("finished step {} of {}", progress_.step, length_.steps));
-    const double total = std::chrono::duration<double>(Clock::now() - started_).count();
+    const double total = std::chrono::duration<double>(Clock::now() - process_start()).count();
     const std::string table = timing_.table(world_, total);
     engine_.backend().synchronize(*engine_.communication);
     log::line(table);

@@ -78,7 +78,7 @@ class Trainer {
     bool device_warned_ = false;
     double step_seconds_ = 0, checkpoint_seconds_ = 0, validation_seconds_ = 0;  ///< of the last of each
     std::optional<double> job_end_;                                              ///< seconds since the epoch
-    Clock::time_point started_ = Clock::now(), saved_at_ = started_;
+    Clock::time_point saved_at_ = Clock::now();
 };
 
 }  // namespace sherd

@@ -124,13 +124,17 @@ BROKEN_FILES = [  # --skip-bad does not help here
     ("nothing.jsonl", b"", r"nothing.jsonl: no document"),
     ("blank.jsonl", b"\n \r\n\n", r"blank.jsonl: no document"),
     ("utf16.jsonl", '{"text": "a"}\n'.encode("utf-16"), r"utf16.jsonl: this is UTF-16"),
-    ("cut.json", b'[{"text": "a"},\n{"text": "b"}\n', r"cut.json:3: the file ends inside its JSON array"),
-    ("comma.json", b'[{"text": "a"}\n{"text": "b"}]', r"comma.json:2: ',' or ']' expected between records, found '\{'"),
-    ("syntax.json", b'[{"text": "a"},\n{"text": b}]', r"syntax.json:2: not JSON: Expecting value"),
+    ("cut.json", b'[{"text": "a"},\n{"text": "b"}\n', r"cut.json:3: after record 2: the file ends inside its JSON array"),
+    ("comma.json", b'[{"text": "a"}\n{"text": "b"}]', r"comma.json:2: after record 1: ',' or ']' expected between records, found '\{'"),
+    ("syntax.json", b'[{"text": "a"},\n{"text": b}]', r"syntax.json:2: record 2: not JSON: Expecting value"),
     ("after.json", b'[{"text": "a"}]\n]', r"after.json:2: ']' after the end"),
     ("cut.jsonl.gz", gzip.compress(lines(GOOD) * 50)[:-12], r"cut.jsonl.gz: damaged gzip file"),
     ("fake.jsonl.gz", lines(GOOD), r"fake.jsonl.gz: damaged gzip file"),
-    ("latin.json", b'[{"text": "a"},\n{"text": "caf\xe9"}]', r"latin.json:2: not UTF-8"),
+    ("latin.json", b'[{"text": "a"},\n{"text": "caf\xe9"}]', r"latin.json:2: record 2: not UTF-8"),
+    ("one-line.json", b'[{"text": "a"}, {"text": "b"}, {"text": c}]', r"one-line.json:1: record 3: not JSON: Expecting value"),
+    ("one-line-latin.json", b'[{"text": "a"}, {"text": "caf\xe9"}]', r"one-line-latin.json:1: record 2: not UTF-8"),
+    ("latin-after.json", b'[{"text": "a"}]\n\xe9', r"latin-after.json:2: not UTF-8"),
+    ("latin.txt", b"In the\n\nbeginning\ncaf\xe9", r"latin.txt:4: not UTF-8"),
 ]
 
 
@@ -153,10 +157,27 @@ class Malformed(TokenizeCase):
     def test_files(self):
         for name, content, message in BROKEN_FILES:
             with self.subTest(name):
-                _, err = self.tokenize(content, "chatml", "--skip-bad", expect=4, name=name)
+                more = ["--separator", "<next>"] if name.endswith(".txt") else []
+                _, err = self.tokenize(content, "chatml", "--skip-bad", *more, expect=4, name=name)
                 self.assertRegex(err, message)
                 (self.dir / name).unlink()
                 self.clean()
+
+    def test_records_of_an_array_are_numbered(self):
+        """All on one line, and more of them than a chunk takes."""
+        records = [{"text": "a"}] * 2499 + [{"text": ""}, {"text": "b"}, [7]]
+        data = json.dumps(records).encode()
+        _, err = self.tokenize(data, "chatml", expect=4, name="in.json")
+        self.assertRegex(err, r"error: \S*in.json:1: record 2500: empty: text \(")
+        _, err = self.tokenize(data, "chatml", "--skip-bad", "--refused", self.dir / "refused.jsonl", name="in.json")
+        self.assertIn("in.json:1: record 2500: empty: text\n", err)
+        self.assertIn("in.json:1: record 2502: not a JSON object: found a list\n", err)
+        refused = [json.loads(line) for line in (self.dir / "refused.jsonl").read_text().splitlines()]
+        self.assertEqual([(entry["line"], entry["record"]) for entry in refused], [(1, 2500), (1, 2502)])
+        data = json.dumps(records[-3:], indent=1).encode()
+        self.tokenize(data, "chatml", "--skip-bad", "--refused", self.dir / "refused.jsonl", name="in.json")
+        refused = [json.loads(line) for line in (self.dir / "refused.jsonl").read_text().splitlines()]
+        self.assertEqual([(entry["line"], entry["record"]) for entry in refused], [(2, 1), (8, 3)])
 
     def test_a_failure_leaves_an_old_file_as_it_was(self):
         self.tokenize([GOOD], "chatml")
@@ -191,7 +212,8 @@ class Malformed(TokenizeCase):
     def test_command_lines(self):
         data, model = self.write([GOOD]), self.tokenizers["chatml"]
         whole = ["--tokenizer", model, "--from", data, "--to", self.out]
-        for extra, message in ((["--validation", "1.5"], "a part between 0 and 1"), (["--validation", "0"], "a part between 0 and 1"),
+        for extra, message in ((["--validation", "1.5"], "1.5: allowed are a part of the documents, above 0 and below 1 (0.02"),
+                               (["--validation", "0"], "above 0 and below 1"),
                                (["--max-length", "1"], "at least 2"), (["--processes", "0"], "1 to 1024"), (["--train-on", "some"], "invalid choice"),
                                (["--date", "today"], "invalid fromisoformat value"), (["--separator", ""], "empty"), (["--bad"], "unrecognized"),
                                (["--to", self.dir], "this is a folder"), (["--to", self.dir / "no/out.h5"], "there is no folder"),
@@ -211,10 +233,32 @@ class Malformed(TokenizeCase):
         _, err = self.start(*whole, "--from", odd, expect=2)
         self.assertIn("in.csv: what is it?", err)
 
+    def test_packages_that_are_not_there(self):
+        data, model, program = self.write([GOOD]), self.tokenizers["chatml"], support.ROOT / "inputs/tokenize.py"
+        requirements = f"pip install -r {support.ROOT / 'inputs/requirements.txt'}"
+        (self.dir / "without").mkdir()
+        for options, stand_in, message in (
+                (["-S"], "", f"the Python packages h5py, jinja2, numpy, tokenizers are missing: {requirements}"),
+                ([], "raise ModuleNotFoundError('', name='jinja2')", f"the Python package jinja2 is missing: {requirements}"),
+                ([], "raise ImportError('libm.so:\\nno such file')", "the Python package jinja2 cannot be loaded: libm.so: no such file")):
+            with self.subTest(message):
+                (self.dir / "without/jinja2.py").write_text(stand_in)
+                command = [VENV / "bin/python", "-B", *options, program, "--tokenizer", model, "--from", data, "--to", self.out]
+                paths = {} if options else {"PYTHONPATH": str(self.dir / "without")}
+                done = subprocess.run(list(map(str, command)), cwd=self.dir, env=paths, capture_output=True, text=True, timeout=120)
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "", f"tokenize: error: {message}\n"))
+                self.clean("in.jsonl", "without")
+
     def test_nothing_left_for_training(self):
-        _, err = self.tokenize([GOOD], "chatml", "--validation", 0.5, expect=4)
-        self.assertIn("no document is left for training", err)
-        self.clean("in.jsonl")
+        none, aside = self.write([{"text": ""}], "none.jsonl"), self.write([GOOD], "aside.jsonl")
+        for records, more, why in (
+                ([GOOD], ["--validation", 0.02], "--validation 0.02 took the only one"),
+                ([GOOD] * 3, ["--validation", 0.9], "--validation 0.9 took all 3"),
+                (none, ["--skip-bad", "--validation", aside], "the only one came from the file of --validation")):
+            with self.subTest(why):
+                _, err = self.tokenize(records, "chatml", *more, expect=4)
+                self.assertIn(f"{self.out}: not written: no document is left for training: {why}\n", err)
+                self.clean("aside.jsonl", "in.jsonl", "none.jsonl")
 
     def test_interrupted(self):
         data = self.write([{"text": verse * 40} for verse in VERSES])

@@ -86,6 +86,8 @@ def make_tokenizers(folder):
 
 
 class TokenizeCase(unittest.TestCase):
+    environment = None  # of tokenize.py: this one
+
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -108,7 +110,8 @@ class TokenizeCase(unittest.TestCase):
     def start(self, *arguments, expect=0):
         """Runs tokenize.py; what it wrote on (stdout, stderr)."""
         command = [VENV / "bin/python", support.ROOT / "inputs/tokenize.py", *arguments]
-        done = subprocess.run(list(map(str, command)), cwd=self.dir, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(list(map(str, command)), cwd=self.dir, capture_output=True, text=True, timeout=120,
+                              env=self.environment)
         told = f"exit {done.returncode}, expected {expect}\n{done.stdout}\n{done.stderr}"
         self.assertEqual(done.returncode, expect, told)
         self.assertNotIn("Traceback", done.stderr)

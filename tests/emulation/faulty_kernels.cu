@@ -1,6 +1,7 @@
 // One seeded fault a kernel. `sound` repairs it, so that the checker is also shown to keep quiet.
 #include "backend/cuda/device.cuh"
 #include "faulty_kernels.hpp"
+#include "harness/wmma.hpp"
 
 namespace faulty {
 namespace {

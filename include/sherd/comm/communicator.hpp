@@ -35,6 +35,15 @@ struct CollectiveTag {
     int unit = -1;  ///< unit of the model; -1: none
 };
 
+/// "'gather weights' of unit 3"
+std::string text_of(CollectiveTag tag);
+
+/// How long a device collective may wait for other ranks without any progress, in seconds.
+struct WaitLimits {
+    double hang_report_s = 20;  ///< then it is reported, once
+    double timeout_s = 600;     ///< then it ends the run
+};
+
 /// Bytes that this rank sent in device collectives, over all communicators split from one.
 struct Traffic {
     std::array<std::uint64_t, communication_phases> bytes{};          ///< by phase, to all ranks

@@ -29,7 +29,7 @@ class Session {
 
     const Topology& topology() const noexcept { return topology_; }
     /// All ranks of the job, on memory of `backend`; nodes: by rank, for counting what crosses them. Collective.
-    std::unique_ptr<Communicator> world(Backend& backend, const std::vector<int>& nodes) const;
+    std::unique_ptr<Communicator> world(Backend& backend, const std::vector<int>& nodes, const WaitLimits& limits = {}) const;
     std::unique_ptr<Communicator> world(Backend& backend) const { return world(backend, topology_.nodes_by_rank); }
     /// All ranks, for host agreements before there is a backend; collective.
     std::unique_ptr<Communicator> host_world() const;

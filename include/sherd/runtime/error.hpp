@@ -2,6 +2,7 @@
 /// Errors and the exit codes they end in. Which mechanism to use when: docs/errors.md.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -49,6 +50,8 @@ using DeviceError = detail::CodedError<ExitCode::device>;
 /// Rank of this process in the job, for messages; 0 until it is known. Set from the launcher's environment, then by Session.
 int process_rank() noexcept;
 void set_process_rank(int rank) noexcept;
+/// When the program began.
+std::chrono::steady_clock::time_point process_start() noexcept;
 
 /// Host name of this machine, cached.
 const std::string& host_name();

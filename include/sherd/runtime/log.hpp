@@ -9,6 +9,8 @@ namespace sherd::log {
 
 /// One line on stdout, from rank 0 only; written with a single write so that lines of several processes never mix.
 void line(const std::string& text);
+/// errno of the first line that stdout could not take; 0: it took all.
+int lost_output();
 /// "sherd: notice: text" on stderr, from rank 0 only: something was assumed or adapted, nothing is wrong.
 void notice(const std::string& text);
 /// "sherd: warning: text" on stderr, from rank 0 only.

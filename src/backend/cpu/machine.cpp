@@ -70,8 +70,8 @@ void* allocate_memory(std::size_t bytes, const std::string& purpose) {
     // Linux grants more than there is and kills later: refuse what cannot fit while there is a place to say so
     if (bytes > available) {
         throw DeviceError(
-            "cannot allocate {} bytes for {}: this machine ({}) has {} bytes available; use more ranks, smaller "
-            "batch.micro_tokens or memory.recompute",
+            "cannot allocate {} bytes for {}: this machine ({}) has {} bytes available; use more ranks, a smaller "
+            "batch.micro_tokens or a strategy that shards more",
             bytes, purpose, host_name(), available);
     }
     void* data = nullptr;

@@ -9,8 +9,8 @@ namespace sherd::cuda {
 void check_cuda(cudaError_t code, const char* call, const char* file, int line);
 void check_cublas(cublasStatus_t code, const char* call, const char* file, int line);
 
-/// For calls whose failure changes nothing (what ends something; questions that are answered "not yet"): takes the error from where the next
-/// launch of a kernel would find it, and returns it.
+/// For calls whose failure changes nothing (what ends something; questions that are answered "not yet"): takes the error from where the
+/// next launch of a kernel would find it, and returns it.
 cudaError_t unreported(cudaError_t code) noexcept;
 
 /// What a status of cuBLAS means, in words: "out of memory (CUBLAS_STATUS_ALLOC_FAILED)".

@@ -6,10 +6,6 @@
 
 namespace sherd::detail {
 
-std::string text_of(CollectiveTag tag) {
-    return tag.unit < 0 ? fmt::format("'{}'", name_of(tag.phase)) : fmt::format("'{}' of unit {}", name_of(tag.phase), tag.unit);
-}
-
 namespace {
 bool passed(const cuda::CudaEvent& event) {
     return cuda::unreported(cudaEventQuery(event.get())) == cudaSuccess;

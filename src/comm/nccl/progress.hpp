@@ -41,7 +41,4 @@ class NcclProgress {
     std::vector<std::unique_ptr<cuda::CudaEvent>> spare_;
 };
 
-/// "'gather weights' of unit 3"
-std::string text_of(CollectiveTag tag);
-
 }  // namespace sherd::detail
