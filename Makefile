@@ -83,4 +83,5 @@ FORCE:
 
 include make/targets.mk
 include make/emulation.mk
+include make/gpu.mk
 include make/checks.mk

@@ -270,6 +270,14 @@ void HdfFile::create_group(const std::string& group) {
         checked(H5Gcreate2(file_->file, group.c_str(), links, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, path_, group, "cannot create the group");
 }
 
+void HdfFile::link(const std::string& name, const std::string& dataset) {
+    const HdfLock lock;
+    const Hid links = checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, path_, name, "cannot make a property list");
+    check(H5Pset_create_intermediate_group(links, 1), path_, name, "cannot ask for parent groups");
+    check(H5Lcreate_hard(file_->file, dataset.c_str(), file_->file, name.c_str(), links, H5P_DEFAULT), path_, name,
+          "cannot link to the dataset");
+}
+
 void HdfFile::close() {
     const HdfLock lock;
     file_->datasets.clear();

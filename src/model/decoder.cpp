@@ -123,7 +123,7 @@ void Decoder::head_norm(const DeviceBatch& batch) {
 void Decoder::head_loss(const DeviceBatch& batch, float scale, double* loss_sum, bool with_gradient) {
     const Tensor matrix = store_.weight(head_unit(), matrix_index());
     const Tensor normed = view(buffers_.normed, batch.rows, config_.hidden), d_normed = view(buffers_.d_normed, batch.rows, config_.hidden);
-    const std::int64_t chunk = logits_chunk_rows(config_.vocabulary);
+    const std::int64_t chunk = logits_chunk_rows(config_.vocabulary, backend_);
     for (std::int64_t first = 0; first < batch.rows; first += chunk) {
         const std::int64_t count = std::min(chunk, batch.rows - first);
         const Tensor logits{buffers_.logits, DType::f32, count, config_.vocabulary};

@@ -7,8 +7,10 @@ namespace {
 class Operations : public testing::TestWithParam<DType> {
   protected:
     void SetUp() override {
+#ifndef SHERD_ON_DEVICE
         emu::device_options = {};
         emu::reset_devices();
+#endif
     }
     DType type = GetParam();
 };

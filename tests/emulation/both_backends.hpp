@@ -1,6 +1,9 @@
 #pragma once
-/// The same operation on the emulated GPU and on the CPU, from equal numbers, and how far apart the results are.
+/// The same operation on an emulated GPU, or on a real one (SHERD_ON_DEVICE), and on the CPU, from equal numbers, and how far apart they
+/// are.
+#ifndef SHERD_ON_DEVICE
 #include "harness/fake_device.hpp"
+#endif
 
 #include "sherd/backend/backend.hpp"
 #include "sherd/backend/devices.hpp"

@@ -322,3 +322,28 @@ print(f['parameters/x'].shape, n, np.array_equal(x[:n], np.arange(n)), np.isnan(
     fs::remove(scratch / "rank-00002.h5");
     EXPECT_EQ(python(scratch, script), "(3, 4, 5) 30 True True True True\n");
 }
+
+TEST(Hdf5, ALinkIsTheSameBytesUnderAnotherName) {
+    const Scratch scratch;
+    const auto values = ramp(5000);
+    {
+        HdfFile file = HdfFile::create(scratch / "links.h5");
+        file.create_dataset("model/first", {50, 100}, DType::f32);
+        file.write("model/first", 0, 5000, values.data());
+        file.link("model/second", "model/first");
+        file.link("other/third", "model/first");
+        expect_error<InputError>([&] { file.link("model/first", "model/second"); }, "links.h5", "model/first");
+        expect_error<InputError>([&] { file.link("model/fourth", "model/none"); }, "links.h5", "model/fourth");
+        file.close();
+    }
+    EXPECT_LT(fs::file_size(scratch / "links.h5"), 30000u);
+    const HdfFile file = HdfFile::open(scratch / "links.h5");
+    EXPECT_EQ(file.members("model"), (std::vector<std::string>{"first", "second"}));
+    for (const char* name : {"model/second", "other/third"}) {
+        std::vector<float> found(5000);
+        file.read(name, 0, 5000, found.data());
+        EXPECT_EQ(found, values) << name;
+        EXPECT_EQ(file.info(name).shape, (Shape{50, 100})) << name;
+        EXPECT_EQ(file.info(name).offset, file.info("model/first").offset) << name;
+    }
+}

@@ -69,6 +69,8 @@ class HdfFile {
     void create_virtual(const std::string& dataset, const std::vector<std::int64_t>& shape, DType dtype, const std::vector<Piece>& pieces);
 
     void create_group(const std::string& group);
+    /// Another name for a dataset of this file (a hard link): read under either name, it is the same bytes, stored once.
+    void link(const std::string& name, const std::string& dataset);
     /// Flushes and closes; errors (a full disk) are thrown here, the destructor only swallows them.
     void close();
 
