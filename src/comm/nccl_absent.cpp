@@ -13,7 +13,7 @@ std::string nccl_build() {
 bool built_with_nccl() noexcept {
     return false;
 }
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator>, Backend&, std::vector<int>, const NcclOptions&) {
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator>, Backend&, const std::vector<int>&, const NcclOptions&) {
     throw DeviceError("communication.backend = nccl: {}; communication.backend = mpi works without", how_to_get_it);
 }
 

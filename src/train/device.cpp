@@ -55,7 +55,7 @@ void check_limits(const Settings& settings, Communicator& host) {
 
 /// Why a rank has no GPU, by rank; an empty text where it has one. Throws AgreedError where only some have one.
 std::vector<std::string> reasons_without(const Gpus& gpus, const Settings& settings, const Topology& topology, Communicator& host) {
-    const auto reasons = host.exchange(gpus.list.empty() ? gpus.why_none : "");
+    auto reasons = host.exchange(gpus.list.empty() ? gpus.why_none : "");
     const auto with = std::find(reasons.begin(), reasons.end(), "");
     const auto without = std::find_if(reasons.begin(), reasons.end(), [](const std::string& r) { return !r.empty(); });
     if (without == reasons.end() || (with == reasons.end() && settings.device.kind == "auto")) return reasons;

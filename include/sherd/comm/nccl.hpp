@@ -25,7 +25,7 @@ struct NcclOptions {
 /// 16-bit wires, and those over ranks that hold parts only, are taken in rank order like everywhere else. A collective that fails or hangs
 /// is aborted, and the wait for its stream throws. Throws DeviceError; EnvironmentError (the same on all ranks) where ranks have different
 /// versions.
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Backend& backend, std::vector<int> nodes,
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Backend& backend, const std::vector<int>& nodes,
                                                      const NcclOptions& options);
 
 }  // namespace sherd

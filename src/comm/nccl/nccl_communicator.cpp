@@ -38,8 +38,8 @@ ncclUniqueId agree_on_id(Communicator& host) {
 
 class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
   public:
-    NcclCommunicator(std::unique_ptr<Communicator> host, cuda::CudaBackend& backend, std::vector<int> nodes, const NcclOptions& options,
-                     std::shared_ptr<TrafficCounters> counters)
+    NcclCommunicator(std::unique_ptr<Communicator> host, cuda::CudaBackend& backend, const std::vector<int>& nodes,
+                     const NcclOptions& options, std::shared_ptr<TrafficCounters> counters)
         : host_(std::move(host)), backend_(backend), nodes_(std::move(nodes)), options_(options), counters_(std::move(counters)) {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
@@ -192,7 +192,7 @@ bool built_with_nccl() noexcept {
     return true;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Backend& backend, std::vector<int> nodes,
+std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Backend& backend, const std::vector<int>& nodes,
                                                      const NcclOptions& options) {
     std::string set;
     for (const auto& [name, value] : options.variables) {
@@ -204,7 +204,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicato
     compare_versions(*host, version);
     log::line(fmt::format("NCCL {}{}", version_text(version), set));
     auto& device = dynamic_cast<cuda::CudaBackend&>(backend);
-    return std::make_unique<NcclCommunicator>(std::move(host), device, std::move(nodes), options, std::make_shared<TrafficCounters>());
+    return std::make_unique<NcclCommunicator>(std::move(host), device, nodes, options, std::make_shared<TrafficCounters>());
 }
 
 }  // namespace sherd
