@@ -2,6 +2,7 @@
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import datetime
 import importlib
 import multiprocessing
@@ -183,7 +184,8 @@ def encoded(source, encoder, processes):
     try:
         waiting = collections.deque()
         for chunk in source:
-            waiting.append(pool.submit(work, chunk))
+            with undisturbed():
+                waiting.append(pool.submit(work, chunk))
             if len(waiting) > 2 * processes:
                 yield waiting.popleft().result()
         while waiting:
@@ -194,6 +196,24 @@ def encoded(source, encoder, processes):
         pool.shutdown(cancel_futures=True)
 
 
+@contextlib.contextmanager
+def undisturbed():
+    """Signals wait meanwhile: a worker process that is interrupted while it starts, or whose pool is, leaves a traceback. Workers inherit
+    the mask; this process has threads that are not masked, so here a handler keeps what comes."""
+    came = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in STOPPING}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+STOPPING = {signal.SIGINT, signal.SIGTERM}
 WORKER = None
 
 
@@ -201,6 +221,7 @@ def begin_worker(settings):
     global WORKER
     from .encoder import Encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the pool
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     WORKER = Encoder(settings)
 
