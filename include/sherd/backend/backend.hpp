@@ -175,7 +175,7 @@ class Backend {
 
     /// Causal attention within each document. q, out [rows, heads*head_dim]; k, v [rows, kv_heads*head_dim]; lse (fp32, [heads, rows]): log
     /// of the sum of exponentials of each row's scores. Flash attention (Dao 2022): no matrix of scores is ever whole. Surplus rows of out
-    /// become zero. No limit on head_dim beyond being even.
+    /// become zero. head_dim is even; the CPU has no other limit, CUDA ends at 256 (DeviceError).
     virtual void attention_forward(Stream& stream, Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& documents,
                                    const AttentionShape& shape) = 0;
     /// dq, dk, dv (overwritten, surplus rows zero) from dout. scratch: attention_scratch() floats.

@@ -38,7 +38,8 @@ struct CollectiveTag {
 /// "'gather weights' of unit 3"
 std::string text_of(CollectiveTag tag);
 
-/// How long a device collective may wait for other ranks without any progress, in seconds.
+/// How long a device collective, or an agreement of a communicator that has a device, may wait for other ranks without any progress, in
+/// seconds.
 struct WaitLimits {
     double hang_report_s = 20;  ///< then it is reported, once
     double timeout_s = 600;     ///< then it ends the run
