@@ -51,18 +51,21 @@ TEST_P(Operations, MultipliesForwardAndBackward) {
         const Twin x = both.random(rows, in, type), w = both.random(out, in, type), y = both.constant(rows, out, type, NAN);
         const Twin logits = both.constant(rows, out, DType::f32, NAN), dy = both.random(rows, out, type), dx = both.random(rows, in, type);
         const Twin fresh = both.constant(rows, in, type, NAN), dw = both.random(out, in, DType::f32);
+        const Twin fresh_dw = both.constant(out, in, DType::f32, NAN);
         both.run([&](Backend& b, Stream& s, auto pick) {
             b.linear_forward(s, pick(y), pick(x), pick(w));
             b.linear_forward(s, pick(logits), pick(x), pick(w));
             b.linear_backward_input(s, pick(fresh), pick(dy), pick(w), false);
             b.linear_backward_input(s, pick(dx), pick(dy), pick(w), true);
-            b.linear_backward_weight(s, pick(dw), pick(dy), pick(x));
+            b.linear_backward_weight(s, pick(dw), pick(dy), pick(x), true);
+            b.linear_backward_weight(s, pick(fresh_dw), pick(dy), pick(x), false);
         });
         both.expect_near(y, near(type), "y");
         both.expect_near(logits, 2e-5, "logits");
         both.expect_near(fresh, near(type), "dx");
         both.expect_near(dx, near(type), "dx, added");
-        both.expect_near(dw, 2e-5, "dw");
+        both.expect_near(dw, 2e-5, "dw, added");
+        both.expect_near(fresh_dw, 2e-5, "dw");
     }
 }
 

@@ -144,8 +144,8 @@ class Backend {
     virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) = 0;
     /// dx [rows, inputs] = dy [rows, outputs] w, or += with accumulate.
     virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
-    /// dw [outputs, inputs] (fp32) += dy^T x.
-    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
+    /// dw [outputs, inputs] (fp32) = dy^T x, or += with accumulate.
+    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) = 0;
 
     /// y[t] += bias in the first `rows` rows; bias: compute type, [1, columns].
     virtual void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) = 0;
