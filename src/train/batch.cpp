@@ -61,7 +61,7 @@ DeviceBatch BatchBuffers::upload(Stream& stream, const HostBatch& b) {
     copy(targets_, b.targets);
     copy(positions_, b.positions);
     copy(offsets_, b.offsets);
-    return {ids_, targets_, positions_, {offsets_, b.documents, b.longest}, b.tokens, b.rows()};
+    return {ids_, targets_, positions_, {offsets_, b.documents, b.longest}, b.rows()};
 }
 
 }  // namespace sherd

@@ -140,15 +140,14 @@ class Backend {
     /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.
     virtual void sum_squares(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
 
-    /// y [rows, outputs] = x [rows, inputs] w^T, w [outputs, inputs]. y may be fp32 where x and w are bf16.
-    virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) = 0;
+    /// y [rows, outputs] = x [rows, inputs] w^T + bias in every row, rounded once; w [outputs, inputs]; bias [1, outputs] in y's type, or
+    /// without data: none. y may be fp32 where x and w are bf16.
+    virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) = 0;
     /// dx [rows, inputs] = dy [rows, outputs] w, or += with accumulate.
     virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
     /// dw [outputs, inputs] (fp32) += dy^T x.
     virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
 
-    /// y[t] += bias in the first `rows` rows; bias: compute type, [1, columns].
-    virtual void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) = 0;
     /// dbias (fp32, [columns]) += the sum of dy over its rows, in an order that depends on the number of rows only.
     virtual void bias_backward(Stream& stream, float* dbias, Tensor dy) = 0;
 
