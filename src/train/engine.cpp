@@ -184,6 +184,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     allocating(host, all, [&] {
         compute = device.backend->make_stream("compute");
         communication = device.backend->make_stream("communication");
+        if (device.gpu) copy = device.backend->make_stream("copy");
         if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
     plan_memory(settings, all, host);
@@ -195,7 +196,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
                                                 options_of(settings));
     });
     allocating(host, all, [&] {
-        buffers = std::make_unique<BatchBuffers>(backend, rows);
+        buffers = std::make_unique<BatchBuffers>(backend, *compute, copies(), rows);
         const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
         decoder = std::make_unique<Decoder>(inputs.config, backend, *compute, *state, type, limits);
         sums = DeviceMemory(backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");
