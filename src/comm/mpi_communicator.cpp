@@ -103,7 +103,7 @@ class MpiCommunicator final : public Communicator {
         std::vector<int> lengths(ranks), starts(ranks);
         MPI_Request request = MPI_REQUEST_NULL;
         SHERD_MPI(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.get(), &request));
-        agree(request);
+        wait_for(request, limits_);
         int total = 0;
         for (std::size_t r = 0; r < ranks; ++r) {
             starts[r] = total;
@@ -113,7 +113,7 @@ class MpiCommunicator final : public Communicator {
         std::string all(static_cast<std::size_t>(total), '\0');
         SHERD_MPI(
             MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), lengths.data(), starts.data(), MPI_BYTE, host_.get(), &request));
-        agree(request);
+        wait_for(request, limits_);
         std::vector<std::string> parts;
         for (std::size_t r = 0; r < ranks; ++r)
             parts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(lengths[r])));
@@ -130,9 +130,6 @@ class MpiCommunicator final : public Communicator {
     }
 
   private:
-    /// Those that have no device serve before and beside training, where a rank may read or write for as long as it takes.
-    void agree(MPI_Request& request) const { backend_ == nullptr ? wait_for(request) : wait_for(request, limits_); }
-
     /// Each rank sends every owner its addends and sums its own interval, a slot at a time: n (R-1)/R elements sent and received where all
     /// hold everything and owners are equal, the lower bound. Addends are added in rank order, each rank's own in its place.
     void sum(const Redistribution& m, CollectiveTag tag) {

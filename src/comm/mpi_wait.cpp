@@ -28,14 +28,10 @@ void wait_for(MPI_Request* requests, int count, const std::function<void(double)
             continue;
         }
         std::this_thread::sleep_for(waited < 5ms ? 20us : 100us);
-        if (look) look(std::chrono::duration<double>(waited).count());
+        look(std::chrono::duration<double>(waited).count());
     }
 }
 }  // namespace
-
-void wait_for(MPI_Request& request) {
-    wait_for(&request, 1, {});
-}
 
 namespace {
 /// Reports a wait that is long, once, and ends one that is too long.

@@ -129,7 +129,7 @@ TEST_F(Failures, BetweenRanksAreNamed) {
             DeviceMemory data;
             ThreadCommunicator host(hub, rank);
             collectively(host, [&] { backend = make_cuda_backend({.index = rank, .memory_limit = 0, .tf32 = false}); });
-            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, 20, 0.3});
+            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, {20, 0.3}});
             collectively(host, [&] {
                 stream = backend->make_stream("communication");
                 data = DeviceMemory(*backend, 1024, "data");
