@@ -44,7 +44,7 @@ class MpiMessages final : public Messages {
     void send(int peer, const void* from, std::int64_t bytes) override {
         SHERD_MPI(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next(peer)));
     }
-    void finish() override { pending_.wait(limits_, "a staged collective"); }
+    void finish(CollectiveTag tag) override { pending_.wait(limits_, text_of(tag)); }
 
   private:
     MPI_Request* next(int peer) { return pending_.add(world_ranks_[static_cast<std::size_t>(peer)]); }
@@ -87,7 +87,7 @@ class MpiCommunicator final : public Communicator {
         if (staged_) {
             const auto [all, between] = sent_bytes(m, rank_, nodes_);
             counters_->add(tag.phase, all, between);
-            return staged_->enqueue(stream, m);
+            return staged_->enqueue(stream, m, tag);
         }
         backend_->host_task(stream, [this, m, tag] {
             if (m.mode == Redistribution::Mode::sum && size_ > 1)

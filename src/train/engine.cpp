@@ -177,7 +177,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     try {
         world = make_world(settings, session, device, groups.nodes);
     } catch (const AgreedError& error) {
-        if (std::string_view(error.what()).starts_with(out_of_memory_words))
+        if (error.cause() == Cause::out_of_memory)
             throw AgreedError(error.exit_code(), fmt::format("{}. {}", error.what(), savings_text(all)));
         throw;
     }

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace sherd {
 
@@ -43,19 +44,26 @@ class Backend;
 
 /// A device has less memory left than was asked for. The message says for what, and who holds how much.
 class OutOfMemoryError : public DeviceError {
-    using DeviceError::DeviceError;
-};
-/// How its messages begin, for those who see the message alone: an error that all ranks agreed on.
-inline constexpr const char* out_of_memory_words = "cannot allocate ";
-
-/// Owned device memory, aligned to 256 bytes.
-class DeviceMemory {
   public:
-    DeviceMemory() = default;
-    DeviceMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
-    DeviceMemory(DeviceMemory&& other) noexcept;
-    DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-    ~DeviceMemory();
+    template <class First, class... Rest>
+    explicit OutOfMemoryError(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+        : DeviceError(format, std::forward<First>(first), std::forward<Rest>(rest)...) {
+        cause_ = Cause::out_of_memory;
+    }
+};
+
+enum class MemoryPlace { device, host };
+
+/// Owned memory, aligned to 256 bytes.
+template <MemoryPlace place>
+class OwnedMemory {
+  public:
+    OwnedMemory() = default;
+    /// Throws DeviceError.
+    OwnedMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
+    OwnedMemory(OwnedMemory&& other) noexcept;
+    OwnedMemory& operator=(OwnedMemory&& other) noexcept;
+    ~OwnedMemory();
     void* data() const noexcept { return data_; }
     std::size_t bytes() const noexcept { return bytes_; }
     template <class T>
@@ -68,27 +76,12 @@ class DeviceMemory {
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
 };
+extern template class OwnedMemory<MemoryPlace::device>;
+extern template class OwnedMemory<MemoryPlace::host>;
 
-/// Owned host memory that copies to and from the device reach without staging (pinned, on a GPU), aligned to 256 bytes.
-class HostMemory {
-  public:
-    HostMemory() = default;
-    HostMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
-    HostMemory(HostMemory&& other) noexcept;
-    HostMemory& operator=(HostMemory&& other) noexcept;
-    ~HostMemory();
-    void* data() const noexcept { return data_; }
-    std::size_t bytes() const noexcept { return bytes_; }
-    template <class T>
-    T* as() const noexcept {
-        return static_cast<T*>(data_);
-    }
-
-  private:
-    Backend* backend_ = nullptr;
-    void* data_ = nullptr;
-    std::size_t bytes_ = 0;
-};
+using DeviceMemory = OwnedMemory<MemoryPlace::device>;
+/// Host memory that copies to and from the device reach without staging: pinned, on a GPU.
+using HostMemory = OwnedMemory<MemoryPlace::host>;
 
 class Backend {
   public:
