@@ -142,7 +142,7 @@ class MpiCommunicator final : public Communicator {
                 send_addends(peer, m, intersect(m.sources[index(rank_)], window(m.owners[index(peer)], at, slot_)), tag);
             }
             pending_.wait(limits_, text_of(tag));
-            add_up(m, mine);
+            add_up_window(m, mine);
         }
     }
 
@@ -164,23 +164,18 @@ class MpiCommunicator final : public Communicator {
         count(peer, static_cast<std::uint64_t>(bytes(part.size(), m.wire)), tag);
     }
 
-    void add_up(const Redistribution& m, Interval mine) {
+    void add_up_window(const Redistribution& m, Interval mine) {
         if (mine.empty()) return;
-        float* to = static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin);
-        const Interval own = intersect(m.sources[index(rank_)], mine);
-        if (!own.empty())  // kept first: `to` may be the same memory
-            std::memcpy(slot(rank_), static_cast<const float*>(m.from) + (own.begin - m.sources[index(rank_)].begin),
-                        static_cast<std::size_t>(own.size()) * sizeof(float));
-        std::memset(to, 0, static_cast<std::size_t>(mine.size()) * sizeof(float));
+        const Interval held = m.sources[index(rank_)];
+        addends_.clear();
         for (int r = 0; r < size_; ++r) {
             const Interval part = intersect(m.sources[index(r)], mine);
-            float* sums = to + (part.begin - mine.begin);
-            if (r == rank_ || m.wire == DType::f32) {
-                for (std::int64_t i = 0; i < part.size(); ++i) sums[i] += slot(r)[i];
-            } else {
-                add_decoded(sums, static_cast<const std::uint16_t*>(static_cast<const void*>(slot(r))), part.size(), m.wire);
-            }
+            if (r == rank_)
+                addends_.push_back({part, static_cast<const float*>(m.from) + (part.begin - held.begin), DType::f32});
+            else
+                addends_.push_back({part, slot(r), m.wire});
         }
+        add_up(mine, addends_, static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin));
     }
 
     void copy(const Redistribution& m, CollectiveTag tag) {
@@ -227,6 +222,7 @@ class MpiCommunicator final : public Communicator {
     std::int64_t slot_ = 0;
     std::vector<float> receive_;
     std::vector<std::uint16_t> send_;
+    std::vector<Addend> addends_;
     PendingMessages pending_;
     std::unique_ptr<MpiMessages> messages_;
     std::unique_ptr<StagedMovement> staged_;  ///< for memory that the host cannot read

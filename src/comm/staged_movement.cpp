@@ -122,7 +122,7 @@ void StagedMovement::sum_round(Stream& stream, const Movement& m, CollectiveTag 
     if (!any) return;
     backend_.host_task(stream, [this, m, tag, at, length, mine] {
         exchange_addends(m, tag, at, length);
-        add_up(m, mine);
+        add_up_window(m, mine);
     });
     if (mine.empty()) return;
     backend_.copy_to_device(stream, address(static_cast<unsigned char*>(m.to), owned, mine.begin, 4), result_.data(),
@@ -149,19 +149,11 @@ void StagedMovement::exchange_addends(const Movement& m, CollectiveTag tag, std:
     messages_.finish(tag);
 }
 
-void StagedMovement::add_up(const Movement& m, Interval mine) {
-    auto* sums = result_.as<float>();
-    std::memset(sums, 0, static_cast<std::size_t>(mine.size()) * sizeof(float));
-    for (int r = 0; r < size_; ++r) {
-        const Interval part = intersect(m.sources[index(r)], mine);
-        if (part.empty()) continue;
-        float* to = sums + (part.begin - mine.begin);
-        const void* addends = incoming(r);
-        if (r == rank_ || m.wire == DType::f32)
-            for (std::int64_t i = 0; i < part.size(); ++i) to[i] += static_cast<const float*>(addends)[i];
-        else
-            add_decoded(to, static_cast<const std::uint16_t*>(addends), part.size(), m.wire);
-    }
+void StagedMovement::add_up_window(const Movement& m, Interval mine) {
+    addends_.clear();
+    for (int r = 0; r < size_; ++r)
+        addends_.push_back({intersect(m.sources[index(r)], mine), incoming(r), r == rank_ ? DType::f32 : m.wire});
+    add_up(mine, addends_, result_.as<float>());
 }
 
 }  // namespace sherd::detail

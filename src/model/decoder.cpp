@@ -77,7 +77,8 @@ void Decoder::linear(int unit, Tensor y, Tensor x, int weight, int bias) {
 }
 
 void Decoder::linear_gradient(int unit, Tensor dy, Tensor x, int weight, int bias) {
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, weight), dy, x);
+    const GradientTarget target = store_.gradient_target(unit, weight);
+    backend_.linear_backward_weight(stream_, target.tensor, dy, x, target.accumulate);
     if (bias >= 0) backend_.bias_backward(stream_, store_.gradient(unit, bias).as<float>(), dy);
 }
 
@@ -132,7 +133,8 @@ void Decoder::head_loss(const DeviceBatch& batch, float scale, double* loss_sum,
         backend_.cross_entropy(stream_, buffers_.losses + first, gradient, logits, batch.targets + first, scale);
         if (!with_gradient) continue;
         backend_.linear_backward_input(stream_, d_normed.slice(first, count), gradient, matrix, false);
-        backend_.linear_backward_weight(stream_, store_.gradient(head_unit(), matrix_index()), gradient, x);
+        const GradientTarget target = store_.gradient_target(head_unit(), matrix_index());
+        backend_.linear_backward_weight(stream_, target.tensor, gradient, x, target.accumulate);
     }
     backend_.sum(stream_, loss_sum, buffers_.losses, batch.rows);
     if (!with_gradient) return;

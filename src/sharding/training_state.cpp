@@ -43,7 +43,12 @@ Tensor TrainingState::weight(int unit, int parameter) {
     return tensor(weights_.unit_data(unit), weights_.shard().dtype(), unit, parameter);
 }
 Tensor TrainingState::gradient(int unit, int parameter) {
-    return tensor(gradients_->unit_data(unit), DType::f32, unit, parameter);
+    return tensor(gradients_->added_to(unit, parameter), DType::f32, unit, parameter);
+}
+GradientTarget TrainingState::gradient_target(int unit, int parameter) {
+    bool fresh = false;
+    float* data = gradients_->written_to(unit, parameter, fresh);
+    return {tensor(data, DType::f32, unit, parameter), !fresh};
 }
 void TrainingState::accumulate(int unit) {
     gradients_->accumulate(unit);

@@ -142,7 +142,7 @@ void Bench::products() {
             report("linear_forward " + name, work / seconds([&](auto& b, auto& s) { b.linear_forward(s, y, x, w, {}); }), "GFLOP/s", peak);
             report("linear_backward_input " + name, work / seconds([&](auto& b, auto& s) { b.linear_backward_input(s, x, y, w, false); }),
                    "GFLOP/s", peak);
-            report("linear_backward_weight " + name, work / seconds([&](auto& b, auto& s) { b.linear_backward_weight(s, dw, y, x); }),
+            report("linear_backward_weight " + name, work / seconds([&](auto& b, auto& s) { b.linear_backward_weight(s, dw, y, x, true); }),
                    "GFLOP/s", peak);
         }
     }

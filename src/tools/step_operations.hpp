@@ -104,9 +104,9 @@ class StepOperations {
         all_.push_back({"linear_backward_weight " + name,
                         count * layers_,
                         flops,
-                        moved + 8 * weights,
+                        moved + 4 * weights,
                         {activation(out), activation(in), {out, in, DType::f32}},
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[2], t[0], t[1]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[2], t[0], t[1], false); }});
     }
 
     /// Two products of the scores that causality leaves (half of each document's square) forward, five backward.
@@ -198,7 +198,7 @@ class StepOperations {
                         flops,
                         x + logits * element() + 8 * weights,
                         {{v, h, DType::f32}, gradient, input},
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[0], t[1], t[2]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[0], t[1], t[2], true); }});
     }
 
     /// On all parameters, once a step; measured on a block's at a time, of which there are as many as parameters need.

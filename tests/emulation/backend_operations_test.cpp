@@ -53,6 +53,7 @@ TEST_P(Operations, MultipliesForwardAndBackward) {
         const Twin fresh = both.constant(rows, in, type, NAN), dw = both.random(out, in, DType::f32);
         const Twin bias = both.random(1, out, type, 3), other_bias = both.random(1, out, type, 3);
         const Twin biased = both.constant(rows, out, type, NAN), other = both.constant(rows, out, type, NAN);
+        const Twin fresh_dw = both.constant(out, in, DType::f32, NAN);
         both.run([&](Backend& b, Stream& s, auto pick) {
             b.linear_forward(s, pick(y), pick(x), pick(w), {});
             b.linear_forward(s, pick(logits), pick(x), pick(w), {});
@@ -60,7 +61,8 @@ TEST_P(Operations, MultipliesForwardAndBackward) {
             b.linear_forward(s, pick(other), pick(x), pick(w), pick(other_bias));  // the same product, another address
             b.linear_backward_input(s, pick(fresh), pick(dy), pick(w), false);
             b.linear_backward_input(s, pick(dx), pick(dy), pick(w), true);
-            b.linear_backward_weight(s, pick(dw), pick(dy), pick(x));
+            b.linear_backward_weight(s, pick(dw), pick(dy), pick(x), true);
+            b.linear_backward_weight(s, pick(fresh_dw), pick(dy), pick(x), false);
         });
         both.expect_near(y, near(type), "y");
         both.expect_near(logits, 2e-5, "logits");
@@ -68,7 +70,8 @@ TEST_P(Operations, MultipliesForwardAndBackward) {
         both.expect_near(other, near(type), "y with another bias");
         both.expect_near(fresh, near(type), "dx");
         both.expect_near(dx, near(type), "dx, added");
-        both.expect_near(dw, 2e-5, "dw");
+        both.expect_near(dw, 2e-5, "dw, added");
+        both.expect_near(fresh_dw, 2e-5, "dw");
     }
 }
 

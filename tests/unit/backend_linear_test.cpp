@@ -83,14 +83,16 @@ TEST_P(Linear, BackwardInput) {
     }
 }
 
-TEST_P(Linear, BackwardWeightAccumulatesInFp32) {
+TEST_P(Linear, BackwardWeightInFp32) {
     const Values start = random_values(s.outputs * s.inputs, 5);
-    Values expected = start;
-    matrix(expected, s.outputs, s.inputs) += matrix(dy, s.rows, s.outputs).transpose() * matrix(x, s.rows, s.inputs);
-    Matrix dw(device, s.outputs, s.inputs, DType::f32, start), d(device, s.rows, s.outputs, type, dy),
-        in(device, s.rows, s.inputs, type, x);
-    in_stream([&] { cpu::linear_backward_weight(dw, d, in, products); });
-    expect_near(dw.read(), expected, 5e-6, "dw");
+    for (const bool accumulate : {false, true}) {
+        Values expected = accumulate ? start : Values(start.size(), 0.0);
+        matrix(expected, s.outputs, s.inputs) += matrix(dy, s.rows, s.outputs).transpose() * matrix(x, s.rows, s.inputs);
+        Matrix dw(device, s.outputs, s.inputs, DType::f32, start), d(device, s.rows, s.outputs, type, dy),
+            in(device, s.rows, s.inputs, type, x);
+        in_stream([&] { cpu::linear_backward_weight(dw, d, in, accumulate, products); });
+        expect_near(dw.read(), expected, 5e-6, accumulate ? "dw accumulated" : "dw");
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Linear,

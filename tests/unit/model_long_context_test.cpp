@@ -67,6 +67,7 @@ class WholeWeights final : public UnitStore {
         return units_.at(static_cast<std::size_t>(unit)).at(static_cast<std::size_t>(parameter));
     }
     Tensor gradient(int, int) override { return {}; }
+    GradientTarget gradient_target(int, int) override { return {}; }
     void accumulate(int) override {}
 
   private:

@@ -138,8 +138,8 @@ class Backend {
     virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) = 0;
     /// dx [rows, inputs] = dy [rows, outputs] w, or += with accumulate.
     virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
-    /// dw [outputs, inputs] (fp32) += dy^T x.
-    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
+    /// dw [outputs, inputs] (fp32) = dy^T x, or += with accumulate.
+    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) = 0;
 
     /// dbias (fp32, [columns]) += the sum of dy over its rows, in an order that depends on the number of rows only.
     virtual void bias_backward(Stream& stream, float* dbias, Tensor dy) = 0;

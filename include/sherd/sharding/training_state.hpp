@@ -42,9 +42,10 @@ class TrainingState final : public UnitStore {
     void release(int unit) override;
     Tensor weight(int unit, int parameter) override;
     Tensor gradient(int unit, int parameter) override;
+    GradientTarget gradient_target(int unit, int parameter) override;
     void accumulate(int unit) override;
 
-    /// Zeroes the gradients: before the first micro-step of an optimizer step.
+    /// Sums of gradients start anew: before the first micro-step of an optimizer step.
     void begin_step();
     /// In the last micro-step, gradients also go to the owners of the optimizer's intervals.
     void begin_micro_step(bool last);

@@ -109,9 +109,9 @@ class CpuBackend final : public Backend {
         expect_product("linear_backward_input", dy, dx, w);
         put(stream, [=, this] { cpu::linear_backward_input(dx, dy, w, accumulate, products_); });
     }
-    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) override {
+    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) override {
         expect_product("linear_backward_weight", dy, x, dw);
-        put(stream, [=, this] { cpu::linear_backward_weight(dw, dy, x, products_); });
+        put(stream, [=, this] { cpu::linear_backward_weight(dw, dy, x, accumulate, products_); });
     }
 
     void bias_backward(Stream& stream, float* dbias, Tensor dy) override {

@@ -24,7 +24,7 @@ double sum_squares(const float* x, std::int64_t n);
 // linear.cpp
 void linear_forward(Tensor y, Tensor x, Tensor w, Tensor bias, Bf16Products products);
 void linear_backward_input(Tensor dx, Tensor dy, Tensor w, bool accumulate, Bf16Products products);
-void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, Bf16Products products);
+void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, bool accumulate, Bf16Products products);
 
 // bias.cpp
 void bias_backward(float* dbias, Tensor dy);

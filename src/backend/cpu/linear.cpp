@@ -6,6 +6,7 @@
 #include <dnnl.hpp>
 
 #include <compare>
+#include <cstring>
 #include <map>
 #include <omp.h>
 #include <unordered_map>
@@ -140,9 +141,9 @@ void linear_backward_input(Tensor dx, Tensor dy, Tensor w, bool accumulate, Bf16
     multiply(plain(dx), plain(dy), plain(w), no_bias, accumulate, products);
 }
 
-void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, Bf16Products products) {
-    if (dy.rows == 0) return;
-    multiply(plain(dw), transposed(dy), plain(x), no_bias, true, products);
+void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, bool accumulate, Bf16Products products) {
+    if (dy.rows > 0) return multiply(plain(dw), transposed(dy), plain(x), no_bias, accumulate, products);
+    if (!accumulate) std::memset(dw.data, 0, dw.bytes());
 }
 
 }  // namespace sherd::cpu

@@ -56,7 +56,7 @@ class CudaBackend final : public Backend {
 
     void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) override;
     void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) override;
-    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) override;
+    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) override;
 
     void bias_backward(Stream& stream, float* dbias, Tensor dy) override;
     void embedding_forward(Stream& stream, Tensor y, Tensor table, const std::int32_t* ids) override;

@@ -37,9 +37,10 @@ void CudaBackend::linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Te
     expect_product("linear_backward_input", dy, dx, w);
     products_->backward_input(enter(stream, "linear_backward_input"), dx, dy, w, accumulate);
 }
-void CudaBackend::linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) {
+void CudaBackend::linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     expect_product("linear_backward_weight", dy, x, dw);
-    products_->backward_weight(enter(stream, "linear_backward_weight"), dw, dy, x);
+    if (dy.rows > 0) return products_->backward_weight(enter(stream, "linear_backward_weight"), dw, dy, x, accumulate);
+    if (!accumulate) zero(stream, dw.data, dw.bytes());
 }
 
 void CudaBackend::bias_backward(Stream& stream, float* dbias, Tensor dy) {

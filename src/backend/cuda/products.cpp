@@ -170,9 +170,8 @@ void Products::backward_input(CudaStream& stream, const Tensor& dx, const Tensor
     multiply(stream, "linear_backward_input", dx, w, false, dy, false, accumulate);
 }
 
-void Products::backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x) {
-    if (dy.rows == 0) return;
-    multiply(stream, "linear_backward_weight", dw, x, false, dy, true, true);
+void Products::backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate) {
+    multiply(stream, "linear_backward_weight", dw, x, false, dy, true, accumulate);
 }
 
 }  // namespace sherd::cuda

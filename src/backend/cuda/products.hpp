@@ -40,7 +40,7 @@ class Products {
     /// dx = dy w, or += with accumulate
     void backward_input(CudaStream& stream, const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate);
     /// dw += dy^T x
-    void backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x);
+    void backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate);
 
   private:
     struct Compiled;
