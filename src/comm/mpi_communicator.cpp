@@ -44,7 +44,7 @@ class MpiMessages final : public Messages {
     void send(int peer, const void* from, std::int64_t bytes) override {
         SHERD_MPI(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next(peer)));
     }
-    void finish() override { pending_.wait(limits_, "a staged collective"); }
+    void finish(CollectiveTag tag) override { pending_.wait(limits_, text_of(tag)); }
 
   private:
     MPI_Request* next(int peer) { return pending_.add(world_ranks_[static_cast<std::size_t>(peer)]); }
@@ -87,7 +87,7 @@ class MpiCommunicator final : public Communicator {
         if (staged_) {
             const auto [all, between] = sent_bytes(m, rank_, nodes_);
             counters_->add(tag.phase, all, between);
-            return staged_->enqueue(stream, m);
+            return staged_->enqueue(stream, m, tag);
         }
         backend_->host_task(stream, [this, m, tag] {
             if (m.mode == Redistribution::Mode::sum && size_ > 1)
@@ -103,7 +103,7 @@ class MpiCommunicator final : public Communicator {
         std::vector<int> lengths(ranks), starts(ranks);
         MPI_Request request = MPI_REQUEST_NULL;
         SHERD_MPI(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.get(), &request));
-        agree(request);
+        wait_for(request, limits_);
         int total = 0;
         for (std::size_t r = 0; r < ranks; ++r) {
             starts[r] = total;
@@ -113,7 +113,7 @@ class MpiCommunicator final : public Communicator {
         std::string all(static_cast<std::size_t>(total), '\0');
         SHERD_MPI(
             MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), lengths.data(), starts.data(), MPI_BYTE, host_.get(), &request));
-        agree(request);
+        wait_for(request, limits_);
         std::vector<std::string> parts;
         for (std::size_t r = 0; r < ranks; ++r)
             parts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(lengths[r])));
@@ -130,9 +130,6 @@ class MpiCommunicator final : public Communicator {
     }
 
   private:
-    /// Those that have no device serve before and beside training, where a rank may read or write for as long as it takes.
-    void agree(MPI_Request& request) const { backend_ == nullptr ? wait_for(request) : wait_for(request, limits_); }
-
     /// Each rank sends every owner its addends and sums its own interval, a slot at a time: n (R-1)/R elements sent and received where all
     /// hold everything and owners are equal, the lower bound. Addends are added in rank order, each rank's own in its place.
     void sum(const Redistribution& m, CollectiveTag tag) {

@@ -17,8 +17,8 @@ class Messages {
     virtual ~Messages() = default;
     virtual void receive(int peer, void* to, std::int64_t bytes) = 0;
     virtual void send(int peer, const void* from, std::int64_t bytes) = 0;
-    /// Waits for all since the last call. Throws DeviceError.
-    virtual void finish() = 0;
+    /// Waits for all since the last call; tag: the collective that they are of, for messages. Throws DeviceError.
+    virtual void finish(CollectiveTag tag) = 0;
 };
 
 class StagedMovement {
@@ -26,17 +26,17 @@ class StagedMovement {
     /// Pins all of its memory now, whatever will be moved. Throws DeviceError.
     StagedMovement(Backend& backend, Messages& messages, int rank, int size);
 
-    void enqueue(Stream& stream, const Redistribution& movement);
+    void enqueue(Stream& stream, const Redistribution& movement, CollectiveTag tag);
     std::uint64_t bytes() const noexcept;
 
   private:
     using Movement = Redistribution;
-    void copy(Stream& stream, const Movement& m);
+    void copy(Stream& stream, const Movement& m, CollectiveTag tag);
     void copy_own(Stream& stream, const Movement& m);
-    void copy_round(Stream& stream, const Movement& m, std::int64_t at, std::int64_t length);
-    void sum(Stream& stream, const Movement& m);
-    void sum_round(Stream& stream, const Movement& m, std::int64_t at, std::int64_t length);
-    void exchange_addends(const Movement& m, std::int64_t at, std::int64_t length);
+    void copy_round(Stream& stream, const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length);
+    void sum(Stream& stream, const Movement& m, CollectiveTag tag);
+    void sum_round(Stream& stream, const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length);
+    void exchange_addends(const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length);
     void add_up_window(const Movement& m, Interval mine);
 
     unsigned char* outgoing(int rank) const noexcept { return outgoing_.as<unsigned char>() + static_cast<std::int64_t>(rank) * slot_; }

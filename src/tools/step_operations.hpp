@@ -98,7 +98,7 @@ class StepOperations {
         const double flops = 2.0 * static_cast<double>(b_.rows * in * out), weights = static_cast<double>(in * out);
         const double moved = wide(in) + wide(out);
         all_.push_back({"linear_forward " + name, count * layers_, flops, moved + weights * element(), tensors,
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2], {}); }});
         all_.push_back({"linear_backward_input " + name, count * layers_, flops, moved + weights * element(), tensors,
                         [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_input(s, t[1], t[0], t[2], false); }});
         all_.push_back({"linear_backward_weight " + name,
@@ -178,7 +178,7 @@ class StepOperations {
                         flops,
                         x + weights * element() + 4 * logits,
                         {{rows, v, DType::f32}, input, matrix},
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2], {}); }});
         const std::int32_t* targets = b_.targets;
         all_.push_back(
             {"cross_entropy",
