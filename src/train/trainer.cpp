@@ -155,6 +155,7 @@ StepVote Trainer::vote() {
     mine.squares.assign(static_cast<std::size_t>(inputs_.layout->unit_count()), 0.0);
     if (targets_ > 0) {
         const Timing::Scope scope(timing_, Phase::optimizer);
+        const StreamGuard guard(backend, *engine_.compute);  // results go to `mine`
         engine_.state->sum_squares(engine_.squares());
         backend.copy_to_host(*engine_.compute, &mine.loss_sum, engine_.loss_sum(), sizeof(double));
         backend.copy_to_host(*engine_.compute, mine.squares.data(), engine_.squares(), mine.squares.size() * sizeof(double));

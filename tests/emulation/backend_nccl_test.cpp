@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <thread>
 
 namespace sherd::tests {
 namespace {
@@ -123,6 +124,68 @@ TEST_P(Nccl, ACollectiveThatHangsIsNamedAndAborted) {
     EXPECT_NE(warned.find("warning: NCCL: 'gather weights' of unit 7"), std::string::npos) << warned;
 }
 
+/// A communicator that ends by force alone may wait for the collective of another, which waits for a rank that is gone; the stand-in
+/// says so.
+TEST_P(Nccl, AllCommunicatorsOfARankEndTogether) {
+    std::array<std::string, 2> texts;
+    as_ranks(2, [&](int rank, const auto& hub) {
+        Rank r(rank, hub, {{}, {0.05, 0.3}});
+        const auto group = r.world->split(0);
+        if (rank == 0) {
+            const DeviceMemory data(*r.backend, 800, "data");
+            const auto gather = [&](Communicator& c, float* to) {
+                all_gather(c, *r.stream, to, DType::f32, split_equally(100, 2, 1), {CommunicationPhase::gather_weights, 7});
+            };
+            gather(*group, data.as<float>());
+            gather(*r.world, data.as<float>() + 100);
+            try {
+                r.backend->synchronize(*r.stream);
+            } catch (const DeviceError& error) {
+                texts[0] = error.what();
+            }
+            try {
+                gather(*r.world, data.as<float>());
+            } catch (const DeviceError& error) {
+                texts[1] = error.what();
+            }
+        }
+        barrier(*r.world);
+    });
+    EXPECT_NE(texts[0].find("another rank is late or gone"), std::string::npos) << texts[0];
+    EXPECT_NE(texts[1].find("was aborted"), std::string::npos) << texts[1];
+}
+
+TEST(NcclFamily, AProcessThatAnAbortDoesNotFreeEndsAllTheSame) {
+    EXPECT_EXIT(
+        {
+            detail::NcclFamily family(0.1);
+            ncclComm_t one = nullptr;
+            ncclUniqueId id{};
+            ncclGetUniqueId(&id);
+            ncclCommInitRank(&one, 1, id, 0);
+            family.add(one);
+            family.abort("a reason");
+            std::this_thread::sleep_for(std::chrono::seconds(20));
+        },
+        testing::ExitedWithCode(5), "error: a reason; rank 0 .* could not end in order 0.1 s after NCCL was aborted");
+    detail::NcclFamily ends_in_time(0.1);
+    ends_in_time.abort("a reason");
+}
+
+TEST_P(Nccl, BlockingCommunicatorsAreRefused) {
+    ::setenv("NCCL_COMM_BLOCKING", "1", 1);
+    std::array<std::string, 2> texts;
+    as_ranks(2, [&](int rank, const auto& hub) {
+        try {
+            const Rank r(rank, hub);
+        } catch (const Error& error) {
+            texts[static_cast<std::size_t>(rank)] = error.what();
+        }
+    });
+    ::unsetenv("NCCL_COMM_BLOCKING");
+    for (const std::string& text : texts) EXPECT_NE(text.find("NCCL_COMM_BLOCKING=1"), std::string::npos) << text;
+}
+
 TEST_P(Nccl, AnErrorBehindTheHostsBackIsFoundAndAborted) {
     const std::string text = failure_without_peer({}, "asynchronous error", 1);
     for (const char* part : {"'gather weights' of unit 7", "remote process exited", "NCCL_DEBUG"})
@@ -167,7 +230,7 @@ TEST_P(Nccl, AStartWithoutTheOthersHasADeadline) {
     const auto backend = make_cuda_backend({});
     ncclUniqueId id{};
     ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    detail::NcclHandle alone(id, 0, 2, 0.1);
+    detail::NcclHandle alone(id, 0, 2, 0.1, std::make_shared<detail::NcclFamily>());
     EXPECT_FALSE(alone.start(0.01)) << "the second rank has not come";
     try {
         (void)alone.start(20);
@@ -183,6 +246,7 @@ TEST_P(Nccl, VariablesOfTheDeckAreSetAndLogged) {
     as_ranks(2, [&](int rank, const auto& hub) { const Rank r(rank, hub, {{{"NCCL_SHERD_TEST", "7"}}, {}}); });
     const std::string text = testing::internal::GetCapturedStdout();
     EXPECT_STREQ(std::getenv("NCCL_SHERD_TEST"), "7");
+    EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
     EXPECT_NE(text.find("from the deck: NCCL_SHERD_TEST=7"), std::string::npos) << text;
 }
 

@@ -50,7 +50,7 @@ void NcclExchange::copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redist
     const Interval held = m.sources[index(rank_)], wanted = m.owners[index(rank_)], own = intersect(held, wanted);
     const auto* from = static_cast<const char*>(m.from);
     auto* to = static_cast<char*>(m.to);
-    SHERD_NCCL(ncclGroupStart());
+    NcclGroup group;
     for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
         const Interval in = intersect(m.sources[index(peer)], wanted), out = intersect(held, m.owners[index(peer)]);
@@ -61,7 +61,7 @@ void NcclExchange::copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redist
             SHERD_NCCL(ncclRecv(to + (in.begin - wanted.begin) * element, static_cast<std::size_t>(in.size()), nccl_type(m.dtype), peer,
                                 nccl.get(), stream.get()));
     }
-    SHERD_NCCL(ncclGroupEnd());
+    group.end();
     nccl.settle(what);
     const char* source = from + (own.begin - held.begin) * element;
     char* destination = to + (own.begin - wanted.begin) * element;
@@ -88,7 +88,7 @@ void NcclExchange::sum_round(NcclHandle& nccl, cuda::CudaStream& stream, const R
                              const std::string& what) {
     const Interval held = m.sources[index(rank_)], mine = window(m.owners[index(rank_)], at, slot_);
     if (m.wire != DType::f32) encode_addends(stream, m, at);
-    SHERD_NCCL(ncclGroupStart());
+    NcclGroup group;
     for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
         const Interval out = intersect(held, window(m.owners[index(peer)], at, slot_)), in = intersect(m.sources[index(peer)], mine);
@@ -98,7 +98,7 @@ void NcclExchange::sum_round(NcclHandle& nccl, cuda::CudaStream& stream, const R
         if (!in.empty())
             SHERD_NCCL(ncclRecv(incoming(peer), static_cast<std::size_t>(in.size()), nccl_type(m.wire), peer, nccl.get(), stream.get()));
     }
-    SHERD_NCCL(ncclGroupEnd());
+    group.end();
     nccl.settle(what);
     if (!mine.empty()) add_up(stream, m, mine);
 }

@@ -26,10 +26,12 @@ void pause(double waited) {
 
 }  // namespace
 
-NcclHandle::NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s) : timeout_s_(timeout_s), size_(size) {
+NcclHandle::NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s, std::shared_ptr<NcclFamily> family)
+    : family_(std::move(family)), timeout_s_(timeout_s), size_(size) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     SHERD_NCCL(ncclCommInitRankConfig(&communicator_, size, id, rank, &config));
+    family_->add(communicator_);
 }
 
 bool NcclHandle::start(double seconds) {
@@ -44,7 +46,7 @@ bool NcclHandle::start(double seconds) {
 }
 
 NcclHandle::~NcclHandle() {
-    if (communicator_ == nullptr) return;
+    if (aborted()) return;
     ncclResult_t state = ncclInvalidUsage;
     if (std::uncaught_exceptions() == 0) {
         const auto start = Clock::now();
@@ -54,26 +56,27 @@ NcclHandle::~NcclHandle() {
             if (ncclCommGetAsyncError(communicator_, &state) != ncclSuccess) break;
         }
     }
-    if (state == ncclSuccess)
+    if (state != ncclSuccess) {
+        abort("a communicator of NCCL was left by an error");
+    } else {
+        family_->remove(communicator_);
         (void)ncclCommDestroy(communicator_);
-    else
-        abort();
+    }
 }
 
 ncclComm_t NcclHandle::get() const {
-    if (communicator_ == nullptr) throw DeviceError("a collective after its NCCL communicator was aborted");
+    if (aborted()) throw DeviceError("a collective after its NCCL communicator was aborted");
     return communicator_;
 }
 
-void NcclHandle::abort() noexcept {
-    if (communicator_ != nullptr) (void)ncclCommAbort(communicator_);
-    communicator_ = nullptr;
+void NcclHandle::abort_and_throw(const std::string& why) {
+    abort(why);
+    throw DeviceError(why);
 }
 
 void NcclHandle::fail(ncclResult_t code, const std::string& what) {
     const std::string words = words_of(code, communicator_);
-    abort();
-    throw DeviceError(call_failure("NCCL", __FILE__, __LINE__, fmt::format("{}: {}; NCCL_DEBUG = INFO in [nccl] tells more", what, words)));
+    abort_and_throw(call_failure("NCCL", __FILE__, __LINE__, fmt::format("{}: {}; NCCL_DEBUG = INFO in [nccl] tells more", what, words)));
 }
 
 bool NcclHandle::done(const std::string& what) {
@@ -91,11 +94,10 @@ void NcclHandle::check(const std::string& what) {
 void NcclHandle::check_deadline(Clock::time_point start, const std::string& what) {
     const double waited = since(start);
     if (waited <= timeout_s_) return;
-    abort();
-    throw DeviceError(
-        "NCCL: {} was not done after {:.0f} s on rank {} (host {}); are all ranks alive, and can their hosts reach one another "
-        "(NCCL_SOCKET_IFNAME in [nccl])? NCCL_DEBUG = INFO tells more, communication.timeout_s waits longer",
-        what, waited, process_rank(), host_name());
+    abort_and_throw(
+        fmt::format("NCCL: {} was not done after {:.0f} s on rank {} (host {}); are all ranks alive, and can their hosts reach one another "
+                    "(NCCL_SOCKET_IFNAME in [nccl])? NCCL_DEBUG = INFO tells more, communication.timeout_s waits longer",
+                    what, waited, process_rank(), host_name()));
 }
 
 void NcclHandle::settle(const std::string& what) {

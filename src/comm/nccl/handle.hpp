@@ -1,6 +1,9 @@
 #pragma once
 /// A communicator of NCCL that never blocks the host: every call returns at once, and what is under way is waited for with a deadline.
+#include "comm/nccl/family.hpp"
+
 #include <chrono>
+#include <memory>
 #include <nccl.h>
 #include <string>
 
@@ -9,7 +12,7 @@ namespace sherd::detail {
 class NcclHandle {
   public:
     /// Begins a communicator over `size` ranks that got the same id. Throws DeviceError.
-    NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s);
+    NcclHandle(const ncclUniqueId& id, int rank, int size, double timeout_s, std::shared_ptr<NcclFamily> family);
     /// Ends the communicator in order, or at once where an exception is under way.
     ~NcclHandle();
     NcclHandle(const NcclHandle&) = delete;
@@ -24,9 +27,10 @@ class NcclHandle {
     void settle(const std::string& what);
     /// Aborts and throws where NCCL has failed behind the host's back.
     void check(const std::string& what);
-    /// Ends all collectives under way, without their results.
-    void abort() noexcept;
-    bool aborted() const noexcept { return communicator_ == nullptr; }
+    /// Ends all collectives under way, also of the rest of the family, without their results.
+    void abort(const std::string& why) noexcept { family_->abort(why); }
+    [[noreturn]] void abort_and_throw(const std::string& why);
+    bool aborted() const noexcept { return family_->aborted(); }
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -36,6 +40,7 @@ class NcclHandle {
     /// Aborts and throws where it has taken longer than the deadline.
     void check_deadline(Clock::time_point start, const std::string& what);
 
+    std::shared_ptr<NcclFamily> family_;
     ncclComm_t communicator_ = nullptr;
     double timeout_s_;
     int size_;

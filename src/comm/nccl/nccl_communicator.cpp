@@ -40,12 +40,17 @@ ncclUniqueId agree_on_id(Communicator& host) {
 class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
   public:
     NcclCommunicator(std::unique_ptr<Communicator> host, cuda::CudaBackend& backend, const std::vector<int>& nodes,
-                     const NcclOptions& options, std::shared_ptr<TrafficCounters> counters)
-        : host_(std::move(host)), backend_(backend), nodes_(std::move(nodes)), options_(options), counters_(std::move(counters)) {
+                     const NcclOptions& options, std::shared_ptr<TrafficCounters> counters, std::shared_ptr<NcclFamily> family)
+        : host_(std::move(host)),
+          backend_(backend),
+          nodes_(std::move(nodes)),
+          options_(options),
+          counters_(std::move(counters)),
+          family_(std::move(family)) {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
         collectively(*host_, [&] { exchange_ = std::make_unique<NcclExchange>(backend_, rank(), size()); });
-        collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.limits.timeout_s); });
+        collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.limits.timeout_s, family_); });
         start_together();
         backend_.watchers().add(*this);
     }
@@ -62,7 +67,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         const auto colors = exchange(std::to_string(color));
         for (std::size_t r = 0; r < colors.size(); ++r)
             if (std::stoi(colors[r]) == color) nodes.push_back(nodes_[r]);
-        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, std::move(nodes), options_, counters_);
+        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, std::move(nodes), options_, counters_, family_);
     }
 
     void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {
@@ -125,7 +130,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
 
     void broadcasts(cuda::CudaStream& stream, const Redistribution& m) {
         const auto element = static_cast<std::int64_t>(size_of(m.dtype));
-        SHERD_NCCL(ncclGroupStart());
+        NcclGroup group;
         for (int root = 0; root < size(); ++root) {
             const Interval part = m.sources[static_cast<std::size_t>(root)];
             if (part.empty()) continue;
@@ -133,11 +138,11 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
             SHERD_NCCL(ncclBroadcast(root == rank() ? m.from : to, to, static_cast<std::size_t>(part.size()), nccl_type(m.dtype), root,
                                      nccl_->get(), stream.get()));
         }
-        SHERD_NCCL(ncclGroupEnd());
+        group.end();
     }
 
     void reduces(cuda::CudaStream& stream, const Redistribution& m) {
-        SHERD_NCCL(ncclGroupStart());
+        NcclGroup group;
         for (int root = 0; root < size(); ++root) {
             const Interval part = m.owners[static_cast<std::size_t>(root)];
             if (part.empty()) continue;
@@ -145,7 +150,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
             SHERD_NCCL(
                 ncclReduce(from, m.to, static_cast<std::size_t>(part.size()), ncclFloat32, ncclSum, root, nccl_->get(), stream.get()));
         }
-        SHERD_NCCL(ncclGroupEnd());
+        group.end();
     }
 
     /// While the host waits for a stream: failures of NCCL's own threads, and collectives that do not end.
@@ -155,11 +160,10 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         nccl_->check(running ? text_of(running->tag) : "a collective");
         if (!running) return;
         if (running->seconds > options_.limits.timeout_s) {
-            nccl_->abort();
-            throw DeviceError(
+            nccl_->abort_and_throw(fmt::format(
                 "NCCL: {} among {} ranks has run for {:.0f} s on rank {} (host {}) and is not done: another rank is late or gone; "
                 "communication.timeout_s waits longer",
-                text_of(running->tag), size(), running->seconds, process_rank(), host_name());
+                text_of(running->tag), size(), running->seconds, process_rank(), host_name()));
         }
         if (running->seconds > options_.limits.hang_report_s && !std::exchange(reported_, true))
             log::warning_of_any_rank(
@@ -167,13 +171,14 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
                             text_of(running->tag), size(), running->seconds, process_rank(), host_name()));
         if (running->seconds < options_.limits.hang_report_s) reported_ = false;
     }
-    void abandon() noexcept override { nccl_->abort(); }
+    void abandon() noexcept override { nccl_->abort("a stream was left by an error"); }
 
     std::unique_ptr<Communicator> host_;
     cuda::CudaBackend& backend_;
     std::vector<int> nodes_;
     NcclOptions options_;
     std::shared_ptr<TrafficCounters> counters_;
+    std::shared_ptr<NcclFamily> family_;
     std::unique_ptr<NcclExchange> exchange_;
     NcclProgress progress_;
     std::unique_ptr<NcclHandle> nccl_;
@@ -194,6 +199,26 @@ void compare_versions(Communicator& host, int version) {
                                       version_text(version), version_text(NCCL_VERSION_CODE), NCCL_MAJOR));
 }
 
+/// Puts the deck's variables into the environment, and what sherd wants where nobody said else. Returns what was set, for the log.
+std::string set_variables(const NcclOptions& options) {
+    std::string set;
+    for (const auto& [name, value] : options.variables) {
+        ::setenv(name.c_str(), value.c_str(), 1);
+        set += fmt::format("{}{}={}", set.empty() ? "; from the deck: " : ", ", name, value);
+    }
+    if (const char* blocking = std::getenv("NCCL_COMM_BLOCKING"); blocking != nullptr && std::string_view(blocking) != "0")
+        throw UsageError(
+            "NCCL_COMM_BLOCKING={} would let NCCL wait without end for ranks that are gone; remove it from the environment and "
+            "from [nccl]",
+            blocking);
+    // sums taken by the switch differ from one call to the next (github.com/NVIDIA/nccl/issues/1497)
+    if (std::getenv("NCCL_NVLS_ENABLE") == nullptr) {
+        ::setenv("NCCL_NVLS_ENABLE", "0", 1);
+        set += "; NCCL_NVLS_ENABLE=0, so that sums repeat";
+    }
+    return set;
+}
+
 }  // namespace
 
 std::string nccl_build() {
@@ -206,16 +231,14 @@ bool built_with_nccl() noexcept {
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Backend& backend, const std::vector<int>& nodes,
                                                      const NcclOptions& options) {
     std::string set;
-    for (const auto& [name, value] : options.variables) {
-        ::setenv(name.c_str(), value.c_str(), 1);
-        set += fmt::format("{}{}={}", set.empty() ? "; from the deck: " : ", ", name, value);
-    }
+    collectively(*host, [&] { set = set_variables(options); });
     int version = 0;
     collectively(*host, [&] { SHERD_NCCL(ncclGetVersion(&version)); });
     compare_versions(*host, version);
     log::line(fmt::format("NCCL {}{}", version_text(version), set));
     auto& device = dynamic_cast<cuda::CudaBackend&>(backend);
-    return std::make_unique<NcclCommunicator>(std::move(host), device, nodes, options, std::make_shared<TrafficCounters>());
+    return std::make_unique<NcclCommunicator>(std::move(host), device, nodes, options, std::make_shared<TrafficCounters>(),
+                                              std::make_shared<NcclFamily>());
 }
 
 }  // namespace sherd

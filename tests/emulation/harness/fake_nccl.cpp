@@ -11,7 +11,9 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <nccl.h>
+#include <set>
 #include <thread>
 #include <unistd.h>
 
@@ -34,6 +36,25 @@ struct Item {
     std::shared_ptr<wire::Transfer> transfer;
     std::vector<emu::Range> ranges;
 };
+
+/// Communicators that were not destroyed, of all ranks that are threads of this process.
+std::mutex live_mutex;
+std::set<ncclComm_t> live;
+
+void born(ncclComm_t comm) {
+    const std::lock_guard lock(live_mutex);
+    live.insert(comm);
+}
+
+/// alone: not in a group. Freeing what a communicator holds waits for the whole device, and so for collectives of others that nobody ends.
+void dies(ncclComm_t comm, bool alone) {
+    const std::lock_guard lock(live_mutex);
+    live.erase(comm);
+    for (const ncclComm_t other : live)
+        if (alone && other->device == comm->device && other->wire->under_way > 0 && !other->wire->aborted)
+            throw Fault(
+                "ncclCommAbort of one communicator while a collective of another one of the device is under way: it may never return");
+}
 
 thread_local int group_depth = 0;
 thread_local std::vector<Item> group;
@@ -102,6 +123,7 @@ ncclResult_t initialize(ncclComm_t* comm, const std::string& name, int ranks, in
     made->blocking = blocking;
     if (cudaGetDevice(&made->device) != cudaSuccess) return ncclUnhandledCudaError;
     *comm = made.release();
+    born(*comm);
     if (!blocking) return ncclInProgress;
     (*comm)->wire->join();
     while (!(*comm)->wire->complete()) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -162,12 +184,14 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (comm->wire->under_way > 0 && !comm->wire->aborted) throw Fault("ncclCommDestroy while collectives are under way");
+    dies(comm, false);
     delete comm;
     EMU_NCCL_CALL();
     return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->wire->aborted = true;
+    dies(comm, group_depth == 0);
     delete comm;
     EMU_NCCL_CALL();
     return ncclSuccess;
