@@ -132,14 +132,14 @@ TEST_P(Operations, AttendsForwardAndBackward) {
         const Twin offsets = both.integers({0, 13, 13, 30});
         const AttentionShape shape{heads, kv, size, 0.25f, window};
         const std::int64_t scratch =
-            std::max(both.gpu.backend->attention_scratch(rows, shape, type), both.cpu.backend->attention_scratch(rows, shape, type));
+            std::max(both.gpu.backend->attention_scratch(rows, 17, shape, type), both.cpu.backend->attention_scratch(rows, 17, shape, type));
         const Twin temporary = both.constant(1, scratch, DType::f32, NAN);
         both.run([&](Backend& b, Stream& s, auto pick) {
             const Documents documents{static_cast<const std::int32_t*>(pick(offsets).data), 3, 17};
             auto* l = static_cast<float*>(pick(lse).data);
             b.attention_forward(s, pick(out), l, pick(q), pick(k), pick(v), documents, shape);
             b.attention_backward(s, pick(dq), pick(dk), pick(dv), pick(dout), pick(out), l, pick(q), pick(k), pick(v), documents, shape,
-                                 static_cast<float*>(pick(temporary).data));
+                                 pick(temporary));
         });
         for (const Twin& t : {out, dq, dk, dv}) both.expect_near(t, type == DType::f32 ? 1e-5 : 2e-2, "attention");
     }
