@@ -88,9 +88,19 @@ $(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_NVCC_CODE)) $
 	@mkdir -p $(@D)
 	$(call run,LINK,$@,$(CXX) -o $@ $^ $(EMU_LINKS) $(EMU_CUDA_LINKS))
 
+# the real cuDNN, which plans for GPUs that are not there, and a driver's library that says that all went well
+EMU_STUB := $(firstword $(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so $(CUDA_HOME)/lib/stubs/libcuda.so))
+EMU_CUDNN := $(if $(and $(HAS_CUDNN),$(EMU_STUB)),$(EMU)/cudnn/plans $(EMU)/cudnn/libcuda.so.1)
+$(EMU)/cudnn/plans: tests/emulation/cudnn_plans.cpp $(call objects,src/backend/cuda/cudnn/graph.cpp src/backend/cuda/cudnn/plans.cpp) $(EMU)/libcommon.a
+	@mkdir -p $(@D)
+	$(call run,CXX,$< (cudnn),$(CXX) $(CXXFLAGS_ALL) $(CUDA_CFLAGS) $(CUDNN_CFLAGS) -O1 -o $@ $^ $(EMU_LINKS) $(CUDA_LINKS))
+$(EMU)/cudnn/libcuda.so.1: $(EMU_HARNESS)/fake_libcuda.py $(EMU_STUB)
+	@mkdir -p $(@D)
+	$(call run,LINK,$@,$(PYTHON) $< $(EMU_STUB) | $(CC) -w -x c -shared -fPIC -o $@ - -ldl)
+
 # what is there to run: a room without tests or sources has no program
 EMU_PROGRAMS := $(foreach b,checked asan,$(EMU)/$(b)/own $(if $(EMU_KERNEL_TESTS),$(EMU)/$(b)/kernels) $(if $(EMU_BACKEND_TESTS),$(EMU)/$(b)/backend)) \
-  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so
+  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so $(EMU_CUDNN)
 
 .PHONY: emulation test-emulation deps-emulation
 emulation: $(EMU_PROGRAMS)

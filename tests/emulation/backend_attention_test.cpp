@@ -278,7 +278,7 @@ TEST_F(CudnnRefusal, OfScratchThatTakesTooMuchOfTheGpu) {
     testing::internal::CaptureStderr();
     EXPECT_EQ(any->attention_scratch(4096, 4096, shape, DType::bf16), 4096 * 32);
     EXPECT_EQ(any->attention_scratch(4096, 4096, shape, DType::f32), 4096 * 32);
-    expect_in(testing::internal::GetCapturedStderr(), "more than a 32th of the GPU's memory");
+    expect_in(testing::internal::GetCapturedStderr(), "more than 1/32 of the GPU's memory");
     EXPECT_GT(only->attention_scratch(4096, 4096, shape, DType::bf16), (std::int64_t{1} << 30) / 4);
     EXPECT_GT(any->attention_scratch(4096, 256, shape, DType::bf16), 16 * 32 * 256 * 256 / 2);
 }

@@ -120,8 +120,9 @@ TEST_P(Operations, RotatesBothWays) {
 }
 
 TEST_P(Operations, AttendsForwardAndBackward) {
-    for (const std::int64_t window : {0, 5}) {
-        Both both;
+    for (const auto& [window, by] :
+         {std::pair<std::int64_t, AttentionBy>{0, AttentionBy::own}, {5, AttentionBy::own}, {5, AttentionBy::any}}) {
+        Both both({.index = 0, .memory_limit = 0, .tf32 = false, .attention = by});
         const std::int64_t rows = 32, heads = 4, kv = 2, size = 16;
         const Twin q = both.random(rows, heads * size, type), k = both.random(rows, kv * size, type),
                    v = both.random(rows, kv * size, type);
@@ -131,8 +132,8 @@ TEST_P(Operations, AttendsForwardAndBackward) {
                    dv = both.constant(rows, kv * size, type, NAN);
         const Twin offsets = both.integers({0, 13, 13, 30});
         const AttentionShape shape{heads, kv, size, 0.25f, window};
-        const std::int64_t scratch =
-            std::max(both.gpu.backend->attention_scratch(rows, 17, shape, type), both.cpu.backend->attention_scratch(rows, 17, shape, type));
+        const std::int64_t scratch = std::max(both.gpu.backend->attention_scratch(rows, 17, shape, type),
+                                              both.cpu.backend->attention_scratch(rows, 17, shape, type));
         const Twin temporary = both.constant(1, scratch, DType::f32, NAN);
         both.run([&](Backend& b, Stream& s, auto pick) {
             const Documents documents{static_cast<const std::int32_t*>(pick(offsets).data), 3, 17};

@@ -56,6 +56,7 @@ class Fixtures(DeviceCase):
                 self.assertNotIn("instead of cuDNN", self.said.stderr)
                 counts = dict(line.rsplit(" ", 1) for line in (self.dir / f"calls-{by}.0").read_text().splitlines())
                 self.assertEqual("execute" in counts, by != "own")
+                self.assertLessEqual(int(counts.get("build_plans", 0)), int(counts.get("execute", 0)) // 2)
             for line, loss in zip(steps, numbers["loss"], strict=True):
                 self.assertLess(abs(line["loss"] - loss), 1.5e-2 * loss)
             found[by] = [(line["loss"], line["grad_norm"]) for line in steps]

@@ -6,6 +6,7 @@
 #include "backend/cuda/cudnn/plans.hpp"
 #include "backend/cuda/fused_attention.hpp"
 #include "backend/cuda/packed.hpp"
+#include "backend/memory_account.hpp"
 
 #include "sherd/backend/arena.hpp"
 #include "sherd/runtime/error.hpp"
@@ -148,8 +149,8 @@ bool CudnnAttention::forward(CudaStream& stream, const Tensor& out, float* lse, 
     const CudnnPlan& plan = plans_.find(of);
     if (!plan.refusal.empty()) return refuse(forward_pass, plan.refusal);
     if (const std::uint64_t bytes = bytes_of(of, q.rows, plan.workspace); bytes > stream.scratch().bytes()) {
-        tell(forward_pass, fmt::format("{} rows need {} bytes of scratch, and stream '{}' has {}", q.rows, bytes, stream.name(),
-                                       stream.scratch().bytes()));
+        tell(forward_pass, fmt::format("{} rows need {} of scratch, and stream '{}' has {}", q.rows, readable_bytes(bytes), stream.name(),
+                                       readable_bytes(stream.scratch().bytes())));
         return false;
     }
     Arena arena(stream.scratch().data());
@@ -183,8 +184,8 @@ bool CudnnAttention::backward(CudaStream& stream, const Tensor& dq, const Tensor
     const std::uint64_t skipped = -reinterpret_cast<std::uintptr_t>(begin) % Arena::alignment;
     if (const std::uint64_t bytes = skipped + bytes_of(of, q.rows, plan.workspace); bytes > scratch.bytes()) {
         tell(fmt::format("{} of some micro-batches", backward_pass),
-             fmt::format("{} documents of up to {} rows need {} bytes of scratch, and {} were planned", documents.count, documents.longest,
-                         bytes, scratch.bytes()));
+             fmt::format("{} documents of up to {} rows need {} of scratch, and {} were planned", documents.count, documents.longest,
+                         readable_bytes(bytes), readable_bytes(scratch.bytes())));
         return false;
     }
     Arena arena(begin + skipped);
@@ -226,8 +227,8 @@ std::int64_t CudnnAttention::scratch(std::int64_t rows, std::int64_t longest, co
     }
     const std::uint64_t bytes = bytes_of(of, rows, plan.workspace) + Arena::alignment;
     if (bytes > most_workspace_ && !demanded_) {
-        tell(backward_pass, fmt::format("{} documents of {} rows need {} bytes of scratch, more than a {}th of the GPU's memory", documents,
-                                        length, bytes, memory_parts));
+        tell(backward_pass, fmt::format("{} documents of {} rows need {} of scratch, more than 1/{} of the GPU's memory", documents, length,
+                                        readable_bytes(bytes), memory_parts));
         return 0;
     }
     return static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float));

@@ -58,16 +58,15 @@ CudnnPlans::~CudnnPlans() {
     (void)cudnnDestroy(handle_);
 }
 
-CudnnPlan CudnnPlans::build(const AttentionGraph& of) const {
+CudnnPlan build_plan(const std::shared_ptr<fe::graph::Graph>& graph, cudnnContext* handle) {
     CudnnPlan plan;
-    const auto graph = attention_graph(of);
     const auto failed = [&plan](fe::error_t error, const char* call) {
         if (error.is_good()) return false;
         plan.refusal = fmt::format("{}: {}", call, in_one_line(error.get_message()));
         return true;
     };
     std::int64_t bytes = 0;
-    if (failed(graph->validate(), "validate") || failed(graph->build_operation_graph(handle_), "build_operation_graph") ||
+    if (failed(graph->validate(), "validate") || failed(graph->build_operation_graph(handle), "build_operation_graph") ||
         failed(graph->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans") ||
         failed(graph->check_support(), "check_support") || failed(graph->build_plans(), "build_plans") ||
         failed(graph->get_workspace_size(bytes), "get_workspace_size"))
@@ -79,7 +78,7 @@ CudnnPlan CudnnPlans::build(const AttentionGraph& of) const {
 
 const CudnnPlan& CudnnPlans::find(const AttentionGraph& of) {
     const auto found = plans_.find(of);
-    return found != plans_.end() ? found->second : plans_.emplace(of, build(of)).first->second;
+    return found != plans_.end() ? found->second : plans_.emplace(of, build_plan(attention_graph(of), handle_)).first->second;
 }
 
 void CudnnPlans::run(CudaStream& stream, const CudnnPlan& plan, const std::vector<std::pair<Operand, const void*>>& operands,

@@ -55,6 +55,9 @@ struct CudnnPlan {
     std::string refusal;          ///< why cuDNN has none, in one line; empty: it has
 };
 
+/// Checks a graph and finds its plan. handle: none for a graph that was told the properties of a device that need not be there.
+CudnnPlan build_plan(const std::shared_ptr<cudnn_frontend::graph::Graph>& graph, cudnnContext* handle);
+
 /// As loaded: 91900 for 9.19.0.
 std::int64_t cudnn_version() noexcept;
 
@@ -71,8 +74,6 @@ class CudnnPlans {
     void run(CudaStream& stream, const CudnnPlan& plan, const std::vector<std::pair<Operand, const void*>>& operands, void* workspace);
 
   private:
-    CudnnPlan build(const AttentionGraph& of) const;
-
     cudnnContext* handle_ = nullptr;
     std::map<AttentionGraph, CudnnPlan> plans_;
 };
