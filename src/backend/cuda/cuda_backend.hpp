@@ -1,6 +1,6 @@
 #pragma once
-/// A GPU as a device: own kernels (kernels.hpp), products by cuBLASLt (products.hpp), attention by cuDNN too (fused_attention.hpp), streams with
-/// staging of host memory (stream.hpp).
+/// A GPU as a device: own kernels (kernels.hpp), products by cuBLASLt (products.hpp), attention by cuDNN too (fused_attention.hpp), streams
+/// with staging of host memory (stream.hpp).
 #include "backend/cuda/fused_attention.hpp"
 #include "backend/cuda/products.hpp"
 #include "backend/cuda/stream.hpp"

@@ -3,6 +3,8 @@
 // A plan is of a number of documents and of the longest one; micro-batches differ in both. So both are rounded up, to few values, and what
 // is beyond the documents there are has no rows: blocks of such rows end at once. Scratch of the backward pass is planned for documents
 // that are all of the longest one's length; a micro-batch that needs more, many short ones beside a long one, is the own kernels'.
+//
+// Tiles of the last document reach into surplus rows, whose numbers count for nothing but must be finite. They are: surplus rows are zero.
 #include "backend/cuda/cudnn/plans.hpp"
 #include "backend/cuda/fused_attention.hpp"
 #include "backend/cuda/packed.hpp"
