@@ -30,7 +30,9 @@ ifneq ($(NVCC),)
   CUDNN_PLACES := $(if $(CUDNN_HOME),$(CUDNN_HOME)/include,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu)
   CUDNN_HEADER := $(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDNN_PLACES))))
   CUDNN_FRONTEND := $(firstword $(wildcard $(addsuffix /cudnn_frontend.h,$(or $(addsuffix /include,$(CUDNN_FRONTEND_HOME)),$(CUDNN_PLACES)))))
-  HAS_CUDNN := $(if $(and $(CUDNN_HEADER),$(CUDNN_FRONTEND)),$(filter-out 0,$(or $(CUDNN),1)))
+  ifneq ($(CUDNN),0)
+    HAS_CUDNN := $(and $(CUDNN_HEADER),$(CUDNN_FRONTEND))
+  endif
   ifeq ($(CUDNN)$(HAS_CUDNN),1)
     $(error CUDNN=1: no $(if $(CUDNN_HEADER),cudnn_frontend.h; say CUDNN_FRONTEND_HOME,cudnn.h; say CUDNN_HOME)=PLACE of a folder that has it in include, or CUDNN=0)
   endif
