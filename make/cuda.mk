@@ -36,7 +36,8 @@ ifneq ($(NVCC),)
   ifeq ($(CUDNN)$(HAS_CUDNN),1)
     $(error CUDNN=1: no $(if $(CUDNN_HEADER),cudnn_frontend.h; say CUDNN_FRONTEND_HOME,cudnn.h; say CUDNN_HOME)=PLACE of a folder that has it in include, or CUDNN=0)
   endif
-  CUDNN_CFLAGS := $(if $(HAS_CUDNN),-isystem $(dir $(CUDNN_FRONTEND)) $(if $(CUDNN_HOME),$(call home_cflags,$(CUDNN_HOME))))
+  # gcc 12 sees a vector of -1 elements in the frontend
+  CUDNN_CFLAGS := -Wno-stringop-overflow $(if $(HAS_CUDNN),-isystem $(dir $(CUDNN_FRONTEND)) $(if $(CUDNN_HOME),$(call home_cflags,$(CUDNN_HOME))))
   CUDA_CFLAGS := -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),$(call home_cflags,$(NCCL_HOME))) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
   CUDA_LINKS := $(call home_links,$(CUDA_HOME)) -lcublasLt -lcudart $(if $(NCCL_HEADER),$(if $(NCCL_HOME),$(call home_links,$(NCCL_HOME))) -lnccl) \
     $(if $(HAS_CUDNN),$(if $(CUDNN_HOME),$(call home_links,$(CUDNN_HOME))) -lcudnn)
