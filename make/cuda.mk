@@ -5,6 +5,7 @@
 # CUDA_HOME, NCCL_HOME, CUDNN_HOME, CUDNN_FRONTEND_HOME: places. CUDA_ARCHS: what kernels are compiled for.
 
 CUDA_ARCHS ?= 75 80 90
+comma := ,
 ifneq ($(CUDA),0)
   ifeq ($(VARIANT)$(CUDA),sanitize)
     NVCC :=
@@ -36,11 +37,11 @@ ifneq ($(NVCC),)
   ifeq ($(CUDNN)$(HAS_CUDNN),1)
     $(error CUDNN=1: no $(if $(CUDNN_HEADER),cudnn_frontend.h; say CUDNN_FRONTEND_HOME,cudnn.h; say CUDNN_HOME)=PLACE of a folder that has it in include, or CUDNN=0)
   endif
-  # gcc 12 sees a vector of -1 elements in the frontend
+  # newer frontends also compile kernels of their own, which nothing here uses: thus nvrtc. gcc 12 sees a vector of -1 elements in the frontend
   CUDNN_CFLAGS := -Wno-stringop-overflow $(if $(HAS_CUDNN),-isystem $(dir $(CUDNN_FRONTEND)) $(if $(CUDNN_HOME),$(call home_cflags,$(CUDNN_HOME))))
   CUDA_CFLAGS := -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),$(call home_cflags,$(NCCL_HOME))) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
   CUDA_LINKS := $(call home_links,$(CUDA_HOME)) -lcublasLt -lcudart $(if $(NCCL_HEADER),$(if $(NCCL_HOME),$(call home_links,$(NCCL_HOME))) -lnccl) \
-    $(if $(HAS_CUDNN),$(if $(CUDNN_HOME),$(call home_links,$(CUDNN_HOME))) -lcudnn)
+    $(if $(HAS_CUDNN),$(if $(CUDNN_HOME),$(call home_links,$(CUDNN_HOME))) -lcudnn -Wl$(comma)--push-state$(comma)--as-needed -lnvrtc -Wl$(comma)--pop-state)
   CUDA_SOURCES := $(wildcard src/backend/cuda/*.cu)
 endif
 

@@ -59,7 +59,7 @@ class Failures(DeviceCase):
         wanted = {"precision.compute": "bf16", "model.weights": support.FIXTURES / "mistral_sliding" / "hf"}
         self.tokens = self.write_tokens("mistral_sliding", ("train",))
         for name in ("cudnnSetStream", "execute", *PLANNING):
-            with self.subTest(name), emulated(fail=f"{name}:1@1"):
+            with self.subTest(name), emulated(fail=f"{name}:{3 if name in PLANNING else 1}@1"):  # two plans are made for the memory's sake
                 done = support.run(*self.command(name, **wanted, **{"device.attention": "cudnn"}), ranks=2, expect=5)
                 self.assertRegex(done.stderr, name)
         for name in PLANNING[::3]:

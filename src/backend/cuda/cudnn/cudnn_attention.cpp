@@ -220,7 +220,8 @@ std::int64_t CudnnAttention::scratch(std::int64_t rows, std::int64_t longest, co
     if (length == 0 || !unsuited(compute, shape).empty()) return 0;
     const std::int64_t documents = (rows + length - 1) / length;
     if (documents > most_documents) return 0;
-    (void)plans_.find(graph_of(false, compute, rows, documents, length, shape));
+    const CudnnPlan& ahead = plans_.find(graph_of(false, compute, rows, documents, length, shape));
+    if (!ahead.refusal.empty()) tell(forward_pass, ahead.refusal);
     const AttentionGraph of = graph_of(true, compute, rows, documents, length, shape);
     const CudnnPlan& plan = plans_.find(of);
     if (!plan.refusal.empty()) {
