@@ -141,6 +141,7 @@ bool CudnnAttention::serves(const char* pass, DType type, const Documents& docum
                             std::initializer_list<const void*> addresses) {
     if (documents.count == 0 || documents.longest == 0) return false;
     if (const std::string why = unsuited(type, shape); !why.empty()) return demanded_ && refuse(pass, why);
+    if (documents.count > most_documents) tell(fmt::format("{} of some micro-batches", pass), "they have more than 1,024 documents");
     return documents.count <= most_documents && aligned(addresses);
 }
 
