@@ -30,8 +30,9 @@ int main(int count, char** arguments) {
             std::fprintf(stderr, "%s\n", error.get_message().c_str());
             return 1;
         }
-        const auto graph = sherd::cuda::attention_graph(of);
+        const auto graph = std::make_shared<cudnn_frontend::graph::Graph>();
         graph->set_device_properties(properties).set_sm_version(std::atoi(arguments[1]));
+        sherd::cuda::describe_attention(*graph, of);
         const sherd::cuda::CudnnPlan plan = sherd::cuda::build_plan(graph, nullptr);
         if (plan.refusal.empty())
             std::printf("workspace %llu\n", static_cast<unsigned long long>(plan.workspace));

@@ -108,17 +108,15 @@ void backward(fe::graph::Graph& graph, Tensors& tensors, const AttentionGraph& o
 
 }  // namespace
 
-std::shared_ptr<fe::graph::Graph> attention_graph(const AttentionGraph& of) {
-    auto graph = std::make_shared<fe::graph::Graph>();
-    graph->set_io_data_type(of.type == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+void describe_attention(fe::graph::Graph& graph, const AttentionGraph& of) {
+    graph.set_io_data_type(of.type == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    Tensors tensors(*graph, of);
+    Tensors tensors(graph, of);
     if (of.backward)
-        backward(*graph, tensors, of);
+        backward(graph, tensors, of);
     else
-        forward(*graph, tensors, of);
-    return graph;
+        forward(graph, tensors, of);
 }
 
 }  // namespace sherd::cuda

@@ -9,7 +9,7 @@
 
 namespace sherd::cuda {
 
-/// The graph, not yet checked or built. All numbers of the backward pass come out equal in every run.
-std::shared_ptr<cudnn_frontend::graph::Graph> attention_graph(const AttentionGraph& of);
+/// Makes an empty graph one of attention, not yet checked or built. All numbers of the backward pass come out equal in every run.
+void describe_attention(cudnn_frontend::graph::Graph& graph, const AttentionGraph& of);
 
 }  // namespace sherd::cuda

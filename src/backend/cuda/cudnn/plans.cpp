@@ -78,7 +78,10 @@ CudnnPlan build_plan(const std::shared_ptr<fe::graph::Graph>& graph, cudnnContex
 
 const CudnnPlan& CudnnPlans::find(const AttentionGraph& of) {
     const auto found = plans_.find(of);
-    return found != plans_.end() ? found->second : plans_.emplace(of, build_plan(attention_graph(of), handle_)).first->second;
+    if (found != plans_.end()) return found->second;
+    const auto graph = std::make_shared<fe::graph::Graph>();
+    describe_attention(*graph, of);
+    return plans_.emplace(of, build_plan(graph, handle_)).first->second;
 }
 
 void CudnnPlans::run(CudaStream& stream, const CudnnPlan& plan, const std::vector<std::pair<Operand, const void*>>& operands,
