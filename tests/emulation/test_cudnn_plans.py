@@ -17,19 +17,19 @@ COMMON = {"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024
 DEVICES = {80: {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912, "deviceName": "NVIDIA A100"},
            90: {"deviceVer": 900, "multiProcessorCount": 132, "maxSharedMemoryPerBlockOptin": 232448, "deviceName": "NVIDIA H200"},
            100: {"deviceVer": 1000, "multiProcessorCount": 148, "maxSharedMemoryPerBlockOptin": 232448, "deviceName": "NVIDIA B200"}}
-HEADS = ((32, 8, 128), (9, 3, 64), (4, 4, 16), (2, 1, 8))
-SIZES = ((1, 4096, 4096), (4, 1280, 4096), (64, 128, 4096), (1, 128, 16))
+# heads, key heads, size of a head; type, window; documents, longest, rows. A plan takes up to a second
+GRAPHS = (((32, 8, 128), ("bf16", 0), (1, 4096, 4096)), ((32, 8, 128), ("bf16", 100), (4, 1280, 4096)), ((32, 32, 128), ("bf16", 0), (64, 128, 4096)),
+          ((9, 3, 64), ("fp16", 0), (4, 1280, 4096)), ((9, 3, 64), ("bf16", 1), (1, 128, 16)), ((4, 4, 16), ("bf16", 0), (1024, 128, 65536)),
+          ((2, 1, 8), ("fp16", 0), (4, 1280, 4096)))
 
 
 def graphs(backward):
     """[(words of a line, bytes that a deterministic pass needs on Hopper beside its matrix, bytes of that matrix)]"""
-    for heads, kv_heads, size in HEADS:
-        for documents, longest, rows in SIZES:
-            for kind, window in (("bf16", 0), ("fp16", 0), ("bf16", 100)):
-                words = f"{'backward' if backward else 'forward'} {kind} {heads} {kv_heads} {size} {window} {documents} {longest} {rows}"
-                held = rows if size % 16 == 0 else documents * longest
-                shared = 2 * held * heads * size * 4 if heads != kv_heads else 0
-                yield words, shared + held * heads * 4, documents * heads * longest * longest * 2
+    for (heads, kv_heads, size), (kind, window), (documents, longest, rows) in GRAPHS:
+        words = f"{'backward' if backward else 'forward'} {kind} {heads} {kv_heads} {size} {window} {documents} {longest} {rows}"
+        held, each = (rows, 4) if size % 16 == 0 else (documents * longest, 2)
+        shared = 2 * held * heads * size * each if heads != kv_heads else 0
+        yield words, shared + held * heads * 4, documents * heads * longest * longest * 2
 
 
 @unittest.skipUnless((BUILD / "plans").exists(), "the build has no cuDNN")

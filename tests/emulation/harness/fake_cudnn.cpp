@@ -339,7 +339,7 @@ std::int64_t Graph::workspace() const {
     const std::int64_t rows = a.bounded ? a.most_rows : documents * longest;
     const std::int64_t matrix = (longest + 63) / 64 * 64 * ((longest + 127) / 128 * 128) * 2;
     return (emu::device_options.capability < 100 ? documents * heads * matrix : 0) +
-           (heads != a.k->dim[1] ? 2 * rows * heads * size * 4 : 0) + rows * heads * 4 + 1024;
+           (heads != a.k->dim[1] ? 2 * rows * heads * size * (a.bounded ? 4 : 2) : 0) + rows * heads * 4 + 1024;
 }
 
 error_t Graph::get_workspace_size(std::int64_t& bytes) const {
