@@ -132,7 +132,9 @@ void CudnnAttention::tell(const std::string& pass, const std::string& why) {
 }
 
 bool CudnnAttention::refuse(const char* pass, const std::string& why) {
-    if (demanded_) throw DeviceError("device.attention = cudnn, and cuDNN does not serve {}: {}; say auto or own", pass, why);
+    if (demanded_)
+        throw DeviceError("device.attention = cudnn, and cuDNN does not serve {} on rank {} (host {}): {}; say auto or own", pass,
+                          process_rank(), host_name(), why);
     tell(pass, why);
     return false;
 }
