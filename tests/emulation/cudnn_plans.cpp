@@ -4,7 +4,8 @@
 ///     cudnn_plans CAPABILITY PROPERTIES < GRAPHS
 ///
 /// PROPERTIES: JSON as cuDNN writes it. GRAPHS: a line each,
-/// `forward|backward bf16|fp16 heads kv_heads head_dim window documents longest rows`. For each a line: `workspace BYTES`, or `refused WHY`.
+/// `forward|backward bf16|fp16 heads kv_heads head_dim window documents longest rows`. For each a line: `workspace BYTES`, or `refused
+/// WHY`.
 #include "backend/cuda/cudnn/graph.hpp"
 
 #include <cstdio>
