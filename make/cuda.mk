@@ -68,3 +68,12 @@ CUDA_OBJECTS = $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(CUDA_SOURCES))
 $(OUT)/nvcc-flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(NVCC) $(NVCCFLAGS_ALL)' | cmp -s - $@ || echo '$(NVCC) $(NVCCFLAGS_ALL)' > $@
+
+# that kernels compile with CUDA 12 too, and for sm_70, which CUDA 13 has left behind; where such a compiler cannot be had, a line says so
+.PHONY: check-cuda12 cuda-objects
+cuda-objects: $(CUDA_OBJECTS)
+check-cuda12:
+	@PYTHON=$(PYTHON) scripts/cuda12.sh $(BUILD)/cuda12
+	@if [ -x $(BUILD)/cuda12/bin/nvcc ]; then \
+	  $(MAKE) --no-print-directory CUDA=1 CUDA_HOME=$(abspath $(BUILD))/cuda12 NCCL=0 OUT=$(BUILD)/cuda12 CUDA_ARCHS='70 80 90' cuda-objects && \
+	  echo "check-cuda12: all kernels compile with $$($(BUILD)/cuda12/bin/nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p') for sm_70, 80 and 90"; fi

@@ -5,17 +5,37 @@
 
 namespace sherd {
 
-DeviceMemory::DeviceMemory(Backend& backend, std::size_t bytes, const std::string& purpose)
-    : backend_(&backend), data_(backend.allocate(bytes, purpose)), bytes_(bytes) {}
+namespace {
 
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+template <MemoryPlace place>
+void* allocate(Backend& backend, std::size_t bytes, const std::string& purpose) {
+    return place == MemoryPlace::device ? backend.allocate(bytes, purpose) : backend.allocate_host(bytes, purpose);
+}
+
+template <MemoryPlace place>
+void release(Backend& backend, void* data, std::size_t bytes) noexcept {
+    if (place == MemoryPlace::device)
+        backend.release(data, bytes);
+    else
+        backend.release_host(data, bytes);
+}
+
+}  // namespace
+
+template <MemoryPlace place>
+OwnedMemory<place>::OwnedMemory(Backend& backend, std::size_t bytes, const std::string& purpose)
+    : backend_(&backend), data_(allocate<place>(backend, bytes, purpose)), bytes_(bytes) {}
+
+template <MemoryPlace place>
+OwnedMemory<place>::OwnedMemory(OwnedMemory&& other) noexcept
     : backend_(std::exchange(other.backend_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+template <MemoryPlace place>
+OwnedMemory<place>& OwnedMemory<place>::operator=(OwnedMemory&& other) noexcept {
     if (this != &other) {
-        if (data_ != nullptr) backend_->release(data_, bytes_);
+        if (data_ != nullptr) release<place>(*backend_, data_, bytes_);
         backend_ = std::exchange(other.backend_, nullptr);
         data_ = std::exchange(other.data_, nullptr);
         bytes_ = std::exchange(other.bytes_, 0);
@@ -23,31 +43,13 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
     return *this;
 }
 
-DeviceMemory::~DeviceMemory() {
-    if (data_ != nullptr) backend_->release(data_, bytes_);
+template <MemoryPlace place>
+OwnedMemory<place>::~OwnedMemory() {
+    if (data_ != nullptr) release<place>(*backend_, data_, bytes_);
 }
 
-HostMemory::HostMemory(Backend& backend, std::size_t bytes, const std::string& purpose)
-    : backend_(&backend), data_(backend.allocate_host(bytes, purpose)), bytes_(bytes) {}
-
-HostMemory::HostMemory(HostMemory&& other) noexcept
-    : backend_(std::exchange(other.backend_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
-    if (this != &other) {
-        if (data_ != nullptr) backend_->release_host(data_, bytes_);
-        backend_ = std::exchange(other.backend_, nullptr);
-        data_ = std::exchange(other.data_, nullptr);
-        bytes_ = std::exchange(other.bytes_, 0);
-    }
-    return *this;
-}
-
-HostMemory::~HostMemory() {
-    if (data_ != nullptr) backend_->release_host(data_, bytes_);
-}
+template class OwnedMemory<MemoryPlace::device>;
+template class OwnedMemory<MemoryPlace::host>;
 
 StreamGuard::~StreamGuard() {
     // errors of the stream stay for the next to ask where none is under way; while unwinding the first error is the one that counts

@@ -24,6 +24,12 @@ inline void expect_product(const char* operation, const Tensor& y, const Tensor&
     if (!fits) expect(false, operation, fmt::format("outputs {}, inputs {}, weights {}", text(y), text(x), text(w)));
 }
 
+/// A bias of a product's outputs, or none.
+inline void expect_bias(const char* operation, const Tensor& y, const Tensor& bias) {
+    const bool fits = bias.data == nullptr || (bias.rows == 1 && bias.columns == y.columns && bias.dtype == y.dtype);
+    if (!fits) expect(false, operation, text(y) + " with bias " + text(bias));
+}
+
 inline void expect_attention(const char* operation, const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& s) {
     const bool fits = s.kv_heads > 0 && s.heads % s.kv_heads == 0 && q.columns == s.heads * s.head_dim &&
                       k.columns == s.kv_heads * s.head_dim && q.rows == k.rows && q.dtype == k.dtype;

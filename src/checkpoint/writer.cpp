@@ -3,6 +3,7 @@
 #include "sherd/io/hdf5.hpp"
 #include "sherd/runtime/error.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <unistd.h>
@@ -31,23 +32,49 @@ std::vector<ManifestPiece> owned_pieces(const TrainingState& state, int rank_fil
     return pieces;
 }
 
-void write_rank_file(const fs::path& path, const std::vector<ManifestPiece>& pieces, TrainingState& state) {
+/// What is read and written at once.
+struct Part {
+    StateKind kind;
+    ParameterPlace place;
+    std::int64_t begin;  ///< in the parameter
+    std::int64_t at;     ///< in the dataset
+    std::int64_t count;
+    std::int64_t whole;  ///< of the dataset
+};
+
+std::vector<Part> parts_of(const std::vector<ManifestPiece>& pieces, const TrainingState& state) {
     const auto places = state.layout().places();
-    std::vector<float> staging;
-    io::HdfFile file = io::HdfFile::create(path);
+    std::vector<Part> parts;
     for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq})
         for (const ManifestPiece& piece : pieces) {
-            const ParameterPlace place = places[static_cast<std::size_t>(piece.parameter)];
-            const std::string name = fmt::format("{}/{}", state_groups[static_cast<int>(kind)], state.layout().at(place).spec.name);
-            const std::int64_t count = piece.end - piece.begin;
-            file.create_dataset(name, {count}, DType::f32);
-            for (std::int64_t at = 0; at < count; at += piece_elements) {
-                const std::int64_t n = std::min(piece_elements, count - at);
-                staging.resize(static_cast<std::size_t>(n));
-                state.read(kind, place, piece.begin + at, n, staging.data());
-                file.write(name, at, n, staging.data());
-            }
+            const std::int64_t whole = piece.end - piece.begin;
+            for (std::int64_t at = 0; at < whole; at += piece_elements)
+                parts.push_back({kind, places[static_cast<std::size_t>(piece.parameter)], piece.begin + at, at,
+                                 std::min(piece_elements, whole - at), whole});
         }
+    return parts;
+}
+
+/// A part is on its way from the device while the one before it is written.
+void write_rank_file(const fs::path& path, const std::vector<ManifestPiece>& pieces, TrainingState& state) {
+    io::HdfFile file = io::HdfFile::create(path);
+    const std::vector<Part> parts = parts_of(pieces, state);
+    std::array<std::vector<float>, 2> values;
+    const auto guard = state.guard_of_reads();
+    const auto start_read = [&](std::size_t i) {
+        const Part& p = parts[i];
+        values[i % 2].resize(static_cast<std::size_t>(p.count));
+        state.start_read(p.kind, p.place, p.begin, p.count, values[i % 2].data());
+    };
+    start_read(0);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        state.finish_reads();
+        if (i + 1 < parts.size()) start_read(i + 1);
+        const Part& p = parts[i];
+        const std::string name = fmt::format("{}/{}", state_groups[static_cast<int>(p.kind)], state.layout().at(p.place).spec.name);
+        if (p.at == 0) file.create_dataset(name, {p.whole}, DType::f32);
+        file.write(name, p.at, p.count, values[i % 2].data());
+    }
     file.close();
     io::sync_path(path);
 }

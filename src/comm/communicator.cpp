@@ -77,14 +77,16 @@ void barrier(Communicator& communicator) {
 
 void agree(Communicator& communicator, const Error* mine) {
     std::string report;
-    if (mine != nullptr) report = std::string(1, static_cast<char>(mine->exit_code())) + host_name() + '\0' + mine->what();
+    if (mine != nullptr)
+        report = std::string{static_cast<char>(mine->exit_code()), static_cast<char>(mine->cause())} + host_name() + '\0' + mine->what();
     const auto reports = communicator.exchange(report);
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
         if (reports[rank].empty()) continue;
         const auto code = static_cast<ExitCode>(reports[rank][0]);
-        const auto end_of_host = reports[rank].find('\0', 1);
-        const std::string host = reports[rank].substr(1, end_of_host - 1), what = reports[rank].substr(end_of_host + 1);
-        throw AgreedError(code, communicator.size() == 1 ? what : fmt::format("{} (rank {}, host {})", what, rank, host));
+        const auto cause = static_cast<Cause>(reports[rank][1]);
+        const auto end_of_host = reports[rank].find('\0', 2);
+        const std::string host = reports[rank].substr(2, end_of_host - 2), what = reports[rank].substr(end_of_host + 1);
+        throw AgreedError(code, communicator.size() == 1 ? what : fmt::format("{} (rank {}, host {})", what, rank, host), cause);
     }
 }
 

@@ -44,7 +44,7 @@ class MpiMessages final : public Messages {
     void send(int peer, const void* from, std::int64_t bytes) override {
         SHERD_MPI(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, staged_tag, communicator_, next(peer)));
     }
-    void finish() override { pending_.wait(limits_, "a staged collective"); }
+    void finish(CollectiveTag tag) override { pending_.wait(limits_, text_of(tag)); }
 
   private:
     MPI_Request* next(int peer) { return pending_.add(world_ranks_[static_cast<std::size_t>(peer)]); }
@@ -87,7 +87,7 @@ class MpiCommunicator final : public Communicator {
         if (staged_) {
             const auto [all, between] = sent_bytes(m, rank_, nodes_);
             counters_->add(tag.phase, all, between);
-            return staged_->enqueue(stream, m);
+            return staged_->enqueue(stream, m, tag);
         }
         backend_->host_task(stream, [this, m, tag] {
             if (m.mode == Redistribution::Mode::sum && size_ > 1)
@@ -103,7 +103,7 @@ class MpiCommunicator final : public Communicator {
         std::vector<int> lengths(ranks), starts(ranks);
         MPI_Request request = MPI_REQUEST_NULL;
         SHERD_MPI(MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, host_.get(), &request));
-        agree(request);
+        wait_for(request, limits_);
         int total = 0;
         for (std::size_t r = 0; r < ranks; ++r) {
             starts[r] = total;
@@ -113,7 +113,7 @@ class MpiCommunicator final : public Communicator {
         std::string all(static_cast<std::size_t>(total), '\0');
         SHERD_MPI(
             MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), lengths.data(), starts.data(), MPI_BYTE, host_.get(), &request));
-        agree(request);
+        wait_for(request, limits_);
         std::vector<std::string> parts;
         for (std::size_t r = 0; r < ranks; ++r)
             parts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(lengths[r])));
@@ -130,9 +130,6 @@ class MpiCommunicator final : public Communicator {
     }
 
   private:
-    /// Those that have no device serve before and beside training, where a rank may read or write for as long as it takes.
-    void agree(MPI_Request& request) const { backend_ == nullptr ? wait_for(request) : wait_for(request, limits_); }
-
     /// Each rank sends every owner its addends and sums its own interval, a slot at a time: n (R-1)/R elements sent and received where all
     /// hold everything and owners are equal, the lower bound. Addends are added in rank order, each rank's own in its place.
     void sum(const Redistribution& m, CollectiveTag tag) {
@@ -145,7 +142,7 @@ class MpiCommunicator final : public Communicator {
                 send_addends(peer, m, intersect(m.sources[index(rank_)], window(m.owners[index(peer)], at, slot_)), tag);
             }
             pending_.wait(limits_, text_of(tag));
-            add_up(m, mine);
+            add_up_window(m, mine);
         }
     }
 
@@ -167,23 +164,18 @@ class MpiCommunicator final : public Communicator {
         count(peer, static_cast<std::uint64_t>(bytes(part.size(), m.wire)), tag);
     }
 
-    void add_up(const Redistribution& m, Interval mine) {
+    void add_up_window(const Redistribution& m, Interval mine) {
         if (mine.empty()) return;
-        float* to = static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin);
-        const Interval own = intersect(m.sources[index(rank_)], mine);
-        if (!own.empty())  // kept first: `to` may be the same memory
-            std::memcpy(slot(rank_), static_cast<const float*>(m.from) + (own.begin - m.sources[index(rank_)].begin),
-                        static_cast<std::size_t>(own.size()) * sizeof(float));
-        std::memset(to, 0, static_cast<std::size_t>(mine.size()) * sizeof(float));
+        const Interval held = m.sources[index(rank_)];
+        addends_.clear();
         for (int r = 0; r < size_; ++r) {
             const Interval part = intersect(m.sources[index(r)], mine);
-            float* sums = to + (part.begin - mine.begin);
-            if (r == rank_ || m.wire == DType::f32) {
-                for (std::int64_t i = 0; i < part.size(); ++i) sums[i] += slot(r)[i];
-            } else {
-                add_decoded(sums, static_cast<const std::uint16_t*>(static_cast<const void*>(slot(r))), part.size(), m.wire);
-            }
+            if (r == rank_)
+                addends_.push_back({part, static_cast<const float*>(m.from) + (part.begin - held.begin), DType::f32});
+            else
+                addends_.push_back({part, slot(r), m.wire});
         }
+        add_up(mine, addends_, static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin));
     }
 
     void copy(const Redistribution& m, CollectiveTag tag) {
@@ -230,6 +222,7 @@ class MpiCommunicator final : public Communicator {
     std::int64_t slot_ = 0;
     std::vector<float> receive_;
     std::vector<std::uint16_t> send_;
+    std::vector<Addend> addends_;
     PendingMessages pending_;
     std::unique_ptr<MpiMessages> messages_;
     std::unique_ptr<StagedMovement> staged_;  ///< for memory that the host cannot read

@@ -9,8 +9,6 @@
 
 namespace sherd::detail {
 
-/// Waits without a limit. Throws DeviceError.
-void wait_for(MPI_Request& request);
 /// Waits for an agreement of all ranks, within limits as PendingMessages does. Throws DeviceError.
 void wait_for(MPI_Request& request, const WaitLimits& limits);
 

@@ -78,8 +78,8 @@ std::unique_ptr<Communicator> Session::world(Backend& backend, const std::vector
     return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, &backend, nodes, limits) : make_single_communicator(&backend);
 }
 
-std::unique_ptr<Communicator> Session::host_world() const {
-    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, nullptr, {}) : make_single_communicator(nullptr);
+std::unique_ptr<Communicator> Session::host_world(const WaitLimits& limits) const {
+    return uses_mpi_ ? detail::make_mpi_communicator(MPI_COMM_WORLD, nullptr, {}, limits) : make_single_communicator(nullptr);
 }
 
 std::string Session::description() const {

@@ -44,18 +44,18 @@ std::uint64_t StagedMovement::bytes() const noexcept {
     return outgoing_.bytes() + incoming_.bytes() + result_.bytes() + encoded_.size() * sizeof(std::uint16_t);
 }
 
-void StagedMovement::enqueue(Stream& stream, const Redistribution& movement) {
+void StagedMovement::enqueue(Stream& stream, const Redistribution& movement, CollectiveTag tag) {
     if (movement.mode == Redistribution::Mode::sum && size_ > 1)
-        sum(stream, movement);
+        sum(stream, movement, tag);
     else
-        copy(stream, movement);
+        copy(stream, movement, tag);
 }
 
-void StagedMovement::copy(Stream& stream, const Movement& m) {
+void StagedMovement::copy(Stream& stream, const Movement& m, CollectiveTag tag) {
     copy_own(stream, m);
     if (size_ == 1) return;
     const std::int64_t length = slot_ / element_bytes(m.dtype), end = longest(m.sources);
-    for (std::int64_t at = 0; at < end; at += length) copy_round(stream, m, at, length);
+    for (std::int64_t at = 0; at < end; at += length) copy_round(stream, m, tag, at, length);
 }
 
 void StagedMovement::copy_own(Stream& stream, const Movement& m) {
@@ -67,7 +67,7 @@ void StagedMovement::copy_own(Stream& stream, const Movement& m) {
     if (from != to) backend_.copy(stream, to, from, static_cast<std::size_t>(own.size() * element));
 }
 
-void StagedMovement::copy_round(Stream& stream, const Movement& m, std::int64_t at, std::int64_t length) {
+void StagedMovement::copy_round(Stream& stream, const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length) {
     const std::int64_t element = element_bytes(m.dtype);
     const Interval held = m.sources[index(rank_)], wanted = m.owners[index(rank_)], mine = window(held, at, length);
     // one copy for all ranks: from the first element that any of them wants to the last
@@ -83,7 +83,7 @@ void StagedMovement::copy_round(Stream& stream, const Movement& m, std::int64_t 
     if (!leaving.empty())
         backend_.copy_to_host(stream, outgoing(0), address(static_cast<const unsigned char*>(m.from), held, leaving.begin, element),
                               static_cast<std::size_t>(leaving.size() * element));
-    backend_.host_task(stream, [this, m, at, length, leaving, mine, wanted, element] {
+    backend_.host_task(stream, [this, m, tag, at, length, leaving, mine, wanted, element] {
         for (int peer = 0; peer < size_; ++peer) {
             if (peer == rank_) continue;
             const Interval in = intersect(window(m.sources[index(peer)], at, length), wanted);
@@ -91,7 +91,7 @@ void StagedMovement::copy_round(Stream& stream, const Movement& m, std::int64_t 
             const Interval out = intersect(mine, m.owners[index(peer)]);
             if (!out.empty()) messages_.send(peer, outgoing(0) + (out.begin - leaving.begin) * element, out.size() * element);
         }
-        messages_.finish();
+        messages_.finish(tag);
     });
     for (int peer = 0; peer < size_; ++peer) {
         const Interval in = intersect(window(m.sources[index(peer)], at, length), wanted);
@@ -101,14 +101,14 @@ void StagedMovement::copy_round(Stream& stream, const Movement& m, std::int64_t 
     }
 }
 
-void StagedMovement::sum(Stream& stream, const Movement& m) {
+void StagedMovement::sum(Stream& stream, const Movement& m, CollectiveTag tag) {
     const std::int64_t length = slot_ / element_bytes(DType::f32), end = longest(m.owners);
-    for (std::int64_t at = 0; at < end; at += length) sum_round(stream, m, at, length);
+    for (std::int64_t at = 0; at < end; at += length) sum_round(stream, m, tag, at, length);
 }
 
 /// In a round this rank sends every owner its addends of the owner's window, and sums its own window. Its own addends lie where those of a
 /// peer would.
-void StagedMovement::sum_round(Stream& stream, const Movement& m, std::int64_t at, std::int64_t length) {
+void StagedMovement::sum_round(Stream& stream, const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length) {
     const Interval held = m.sources[index(rank_)], owned = m.owners[index(rank_)], mine = window(owned, at, length);
     bool any = !mine.empty();
     for (int peer = 0; peer < size_; ++peer) {
@@ -120,16 +120,16 @@ void StagedMovement::sum_round(Stream& stream, const Movement& m, std::int64_t a
                               static_cast<std::size_t>(part.size()) * sizeof(float));
     }
     if (!any) return;
-    backend_.host_task(stream, [this, m, at, length, mine] {
-        exchange_addends(m, at, length);
-        add_up(m, mine);
+    backend_.host_task(stream, [this, m, tag, at, length, mine] {
+        exchange_addends(m, tag, at, length);
+        add_up_window(m, mine);
     });
     if (mine.empty()) return;
     backend_.copy_to_device(stream, address(static_cast<unsigned char*>(m.to), owned, mine.begin, 4), result_.data(),
                             static_cast<std::size_t>(mine.size()) * sizeof(float));
 }
 
-void StagedMovement::exchange_addends(const Movement& m, std::int64_t at, std::int64_t length) {
+void StagedMovement::exchange_addends(const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length) {
     const std::int64_t element = element_bytes(m.wire);
     const Interval mine = window(m.owners[index(rank_)], at, length);
     for (int peer = 0; peer < size_; ++peer) {
@@ -146,22 +146,14 @@ void StagedMovement::exchange_addends(const Movement& m, std::int64_t at, std::i
         }
         messages_.send(peer, data, out.size() * element);
     }
-    messages_.finish();
+    messages_.finish(tag);
 }
 
-void StagedMovement::add_up(const Movement& m, Interval mine) {
-    auto* sums = result_.as<float>();
-    std::memset(sums, 0, static_cast<std::size_t>(mine.size()) * sizeof(float));
-    for (int r = 0; r < size_; ++r) {
-        const Interval part = intersect(m.sources[index(r)], mine);
-        if (part.empty()) continue;
-        float* to = sums + (part.begin - mine.begin);
-        const void* addends = incoming(r);
-        if (r == rank_ || m.wire == DType::f32)
-            for (std::int64_t i = 0; i < part.size(); ++i) to[i] += static_cast<const float*>(addends)[i];
-        else
-            add_decoded(to, static_cast<const std::uint16_t*>(addends), part.size(), m.wire);
-    }
+void StagedMovement::add_up_window(const Movement& m, Interval mine) {
+    addends_.clear();
+    for (int r = 0; r < size_; ++r)
+        addends_.push_back({intersect(m.sources[index(r)], mine), incoming(r), r == rank_ ? DType::f32 : m.wire});
+    add_up(mine, addends_, result_.as<float>());
 }
 
 }  // namespace sherd::detail

@@ -1,6 +1,8 @@
 #pragma once
 /// Movements of device memory through the host: down to pinned memory in stream order, by messages to other ranks, and up again. The way
 /// for GPUs without NCCL, and for several ranks on one GPU. Sums are taken on the host in rank order: the bits are those of ranks on CPUs.
+#include "comm/wire.hpp"
+
 #include "sherd/backend/backend.hpp"
 #include "sherd/comm/communicator.hpp"
 
@@ -15,8 +17,8 @@ class Messages {
     virtual ~Messages() = default;
     virtual void receive(int peer, void* to, std::int64_t bytes) = 0;
     virtual void send(int peer, const void* from, std::int64_t bytes) = 0;
-    /// Waits for all since the last call. Throws DeviceError.
-    virtual void finish() = 0;
+    /// Waits for all since the last call; tag: the collective that they are of, for messages. Throws DeviceError.
+    virtual void finish(CollectiveTag tag) = 0;
 };
 
 class StagedMovement {
@@ -24,18 +26,18 @@ class StagedMovement {
     /// Pins all of its memory now, whatever will be moved. Throws DeviceError.
     StagedMovement(Backend& backend, Messages& messages, int rank, int size);
 
-    void enqueue(Stream& stream, const Redistribution& movement);
+    void enqueue(Stream& stream, const Redistribution& movement, CollectiveTag tag);
     std::uint64_t bytes() const noexcept;
 
   private:
     using Movement = Redistribution;
-    void copy(Stream& stream, const Movement& m);
+    void copy(Stream& stream, const Movement& m, CollectiveTag tag);
     void copy_own(Stream& stream, const Movement& m);
-    void copy_round(Stream& stream, const Movement& m, std::int64_t at, std::int64_t length);
-    void sum(Stream& stream, const Movement& m);
-    void sum_round(Stream& stream, const Movement& m, std::int64_t at, std::int64_t length);
-    void exchange_addends(const Movement& m, std::int64_t at, std::int64_t length);
-    void add_up(const Movement& m, Interval mine);
+    void copy_round(Stream& stream, const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length);
+    void sum(Stream& stream, const Movement& m, CollectiveTag tag);
+    void sum_round(Stream& stream, const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length);
+    void exchange_addends(const Movement& m, CollectiveTag tag, std::int64_t at, std::int64_t length);
+    void add_up_window(const Movement& m, Interval mine);
 
     unsigned char* outgoing(int rank) const noexcept { return outgoing_.as<unsigned char>() + static_cast<std::int64_t>(rank) * slot_; }
     unsigned char* incoming(int rank) const noexcept { return incoming_.as<unsigned char>() + static_cast<std::int64_t>(rank) * slot_; }
@@ -47,6 +49,7 @@ class StagedMovement {
     std::int64_t slot_;  ///< bytes to or from one rank in one round
     HostMemory outgoing_, incoming_, result_;
     std::vector<std::uint16_t> encoded_;
+    std::vector<Addend> addends_;
 };
 
 }  // namespace sherd::detail

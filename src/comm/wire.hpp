@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace sherd::detail {
 
@@ -13,8 +14,39 @@ namespace sherd::detail {
 inline void encode(const float* from, std::int64_t n, DType wire, std::uint16_t* to) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = wire == DType::bf16 ? to_bfloat16(from[i]).bits : to_float16(from[i]).bits;
 }
-inline void add_decoded(float* sum, const std::uint16_t* addend, std::int64_t n, DType wire) {
-    for (std::int64_t i = 0; i < n; ++i) sum[i] += wire == DType::bf16 ? to_float(bfloat16{addend[i]}) : to_float(float16{addend[i]});
+
+/// What a rank adds to a sum: fp32 or rounded to a wire's type.
+struct Addend {
+    Interval part;  ///< in the same numbers as the interval that is summed, and within it
+    const void* data;
+    DType dtype;
+};
+
+/// to[i] = the sum of all addends that hold element i, in their order; 0 where none does. A block at a time in the nearest cache, so that
+/// memory is read and written once; `to` may be where an addend with the whole interval lies.
+inline void add_up(Interval whole, const std::vector<Addend>& addends, float* to) {
+    constexpr std::int64_t block = 2048;
+    float sums[block];
+    for (std::int64_t at = whole.begin; at < whole.end; at += block) {
+        const Interval now{at, std::min(at + block, whole.end)};
+        std::fill_n(sums, now.size(), 0.0f);
+        for (const Addend& a : addends) {
+            const Interval part = intersect(a.part, now);
+            float* sum = sums + (part.begin - now.begin);
+            const std::int64_t n = part.size(), first = part.begin - a.part.begin;
+            if (a.dtype == DType::f32) {
+                const float* values = static_cast<const float*>(a.data) + first;
+                for (std::int64_t i = 0; i < n; ++i) sum[i] += values[i];
+            } else if (a.dtype == DType::bf16) {
+                const auto* values = static_cast<const bfloat16*>(a.data) + first;
+                for (std::int64_t i = 0; i < n; ++i) sum[i] += to_float(values[i]);
+            } else {
+                const auto* values = static_cast<const float16*>(a.data) + first;
+                for (std::int64_t i = 0; i < n; ++i) sum[i] += to_float(values[i]);
+            }
+        }
+        std::copy_n(sums, now.size(), to + (now.begin - whole.begin));
+    }
 }
 
 /// Elements [at, at + length) of an interval, counted from its begin.

@@ -58,28 +58,28 @@ void Decoder::block_forward(int index, const DeviceBatch& batch) {
         const Tensor before = view(buffers_.layers[static_cast<std::size_t>(index) - 1].middle, n, c.hidden);
         backend_.rms_norm_forward(stream_, normed, l.rstd1, input, before, delta, w(at_.norm1), epsilon);
     }
-    linear(unit, raw_q, normed, at_.query, at_.query_bias, batch.tokens);
-    linear(unit, raw_k, normed, at_.key, at_.key_bias, batch.tokens);
-    linear(unit, v, normed, at_.value, at_.value_bias, batch.tokens);
+    linear(unit, raw_q, normed, at_.query, at_.query_bias);
+    linear(unit, raw_k, normed, at_.key, at_.key_bias);
+    linear(unit, v, normed, at_.value, at_.value_bias);
     rotate(unit, raw_q, q, c.heads, at_.query_norm, l.query_rstd, batch);
     rotate(unit, raw_k, k, c.kv_heads, at_.key_norm, l.key_rstd, batch);
     backend_.attention_forward(stream_, attention, l.lse, q, k, v, batch.documents, shape_of(config_, index));
-    linear(unit, delta, attention, at_.output, at_.output_bias, batch.tokens);
+    linear(unit, delta, attention, at_.output, at_.output_bias);
 
     backend_.rms_norm_forward(stream_, normed, l.rstd2, middle, input, delta, w(at_.norm2), epsilon);
-    linear(unit, gated, normed, at_.gate, at_.gate_bias, batch.tokens);
-    linear(unit, upped, normed, at_.up, at_.up_bias, batch.tokens);
+    linear(unit, gated, normed, at_.gate, at_.gate_bias);
+    linear(unit, upped, normed, at_.up, at_.up_bias);
     backend_.swiglu_forward(stream_, act, gated, upped);
-    linear(unit, delta, act, at_.down, at_.down_bias, batch.tokens);
+    linear(unit, delta, act, at_.down, at_.down_bias);
 }
 
-void Decoder::linear(int unit, Tensor y, Tensor x, int weight, int bias, std::int64_t tokens) {
-    backend_.linear_forward(stream_, y, x, store_.weight(unit, weight));
-    if (bias >= 0) backend_.add_bias(stream_, y, store_.weight(unit, bias), tokens);
+void Decoder::linear(int unit, Tensor y, Tensor x, int weight, int bias) {
+    backend_.linear_forward(stream_, y, x, store_.weight(unit, weight), bias >= 0 ? store_.weight(unit, bias) : Tensor{});
 }
 
 void Decoder::linear_gradient(int unit, Tensor dy, Tensor x, int weight, int bias) {
-    backend_.linear_backward_weight(stream_, store_.gradient(unit, weight), dy, x);
+    const GradientTarget target = store_.gradient_target(unit, weight);
+    backend_.linear_backward_weight(stream_, target.tensor, dy, x, target.accumulate);
     if (bias >= 0) backend_.bias_backward(stream_, store_.gradient(unit, bias).as<float>(), dy);
 }
 
@@ -129,11 +129,12 @@ void Decoder::head_loss(const DeviceBatch& batch, float scale, double* loss_sum,
         const Tensor logits{buffers_.logits, DType::f32, count, config_.vocabulary};
         const Tensor gradient = with_gradient ? view(buffers_.logits_gradient, count, config_.vocabulary) : Tensor{};
         const Tensor x = normed.slice(first, count);
-        backend_.linear_forward(stream_, logits, x, matrix);
+        backend_.linear_forward(stream_, logits, x, matrix, {});
         backend_.cross_entropy(stream_, buffers_.losses + first, gradient, logits, batch.targets + first, scale);
         if (!with_gradient) continue;
         backend_.linear_backward_input(stream_, d_normed.slice(first, count), gradient, matrix, false);
-        backend_.linear_backward_weight(stream_, store_.gradient(head_unit(), matrix_index()), gradient, x);
+        const GradientTarget target = store_.gradient_target(head_unit(), matrix_index());
+        backend_.linear_backward_weight(stream_, target.tensor, gradient, x, target.accumulate);
     }
     backend_.sum(stream_, loss_sum, buffers_.losses, batch.rows);
     if (!with_gradient) return;
@@ -157,7 +158,7 @@ void Decoder::evaluate(const DeviceBatch& batch, double* loss_sum) {
 void Decoder::logits(const DeviceBatch& batch, float* out) {
     forward(batch, [&] {
         backend_.linear_forward(stream_, {out, DType::f32, batch.rows, config_.vocabulary},
-                                view(buffers_.normed, batch.rows, config_.hidden), store_.weight(head_unit(), matrix_index()));
+                                view(buffers_.normed, batch.rows, config_.hidden), store_.weight(head_unit(), matrix_index()), {});
     });
     store_.release(head_unit());
 }

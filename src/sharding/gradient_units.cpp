@@ -29,6 +29,7 @@ GradientUnits::GradientUnits(const ShardContext& context)
       shard_(context.backend, context.compute, context.mine(&UnitTables::gradients), context.options.gradients, "gradients"),
       filled_(context.backend.make_event()),
       done_(context.backend.make_event()) {
+    for (const FlatUnit& u : context.layout.units()) fresh_.emplace_back(u.parameters.size(), true);
     const auto optimizer = context.mine(&UnitTables::optimizer);
     if (has_own_result(optimizer, context.mine(&UnitTables::gradients)))
         own_result_ = ShardBuffer(context.backend, context.compute, optimizer, context.options.gradients, "summed gradients");
@@ -46,25 +47,66 @@ GradientUnits::GradientUnits(const ShardContext& context)
 }
 
 void GradientUnits::begin_step() {
-    context_.backend.zero(context_.compute, shard_.data(), shard_.bytes());
+    started_ = false;
+    if (in_place_)
+        for (auto& parameters : fresh_) parameters.assign(parameters.size(), true);
 }
 void GradientUnits::begin_micro_step(bool last) {
+    first_ = !started_;
+    started_ = true;
     last_ = last;
 }
 
-float* GradientUnits::unit_data(int unit) {
+/// Opens a unit's buffer for a micro-step. Padding is sent too, and the buffer may have held another unit.
+float* GradientUnits::open(int unit) {
     if (in_place_) return shard_.floats(unit, 0);
     Slot& slot = slot_of(unit);
-    if (slot.open_unit != unit) {
-        context_.backend.wait(context_.compute, *slot.free);
-        context_.backend.zero(context_.compute, slot.memory.data(),
-                              static_cast<std::size_t>(context_.layout.unit(unit).elements) * sizeof(float));
-        slot.open_unit = unit;
+    if (slot.open_unit == unit) return slot.memory.as<float>();
+    context_.backend.wait(context_.compute, *slot.free);
+    slot.open_unit = unit;
+    const FlatUnit& layout = context_.layout.unit(unit);
+    std::int64_t end = 0;
+    for (const FlatParameter& p : layout.parameters) {
+        zero(unit, {end, p.begin});
+        end = p.interval().end;
     }
+    zero(unit, {end, layout.elements});
+    fresh_[static_cast<std::size_t>(unit)].assign(layout.parameters.size(), true);
     return slot.memory.as<float>();
 }
 
+bool GradientUnits::take_fresh(int unit, int parameter) {
+    std::vector<bool>& flags = fresh_[static_cast<std::size_t>(unit)];
+    const bool fresh = flags[static_cast<std::size_t>(parameter)];
+    flags[static_cast<std::size_t>(parameter)] = false;
+    return fresh;
+}
+
+void GradientUnits::zero(int unit, Interval part) {
+    float* data = in_place_ ? shard_.floats(unit, 0) : slot_of(unit).memory.as<float>();
+    if (!part.empty()) context_.backend.zero(context_.compute, data + part.begin, static_cast<std::size_t>(part.size()) * sizeof(float));
+}
+
+float* GradientUnits::written_to(int unit, int parameter, bool& fresh) {
+    float* data = open(unit);
+    fresh = take_fresh(unit, parameter);
+    return data;
+}
+
+float* GradientUnits::added_to(int unit, int parameter) {
+    float* data = open(unit);
+    if (take_fresh(unit, parameter)) zero(unit, context_.layout.at({unit, parameter}).interval());
+    return data;
+}
+
+/// A rank without documents contributes zeros.
+void GradientUnits::zero_unwritten(int unit) {
+    const int parameters = static_cast<int>(context_.layout.unit(unit).parameters.size());
+    for (int p = 0; p < parameters; ++p) (void)added_to(unit, p);
+}
+
 void GradientUnits::accumulate(int unit) {
+    if (!in_place_ || last_) zero_unwritten(unit);
     if (!in_place_) reduce_into_shard(unit);
     if (last_) bring_to_owners(unit);
 }
@@ -81,16 +123,17 @@ Tensor GradientUnits::result_kept(int unit) const {
     return {own_result_.exists() ? own_result_.at(unit, mine.begin) : shard_.at(unit, mine.begin), shard_.dtype(), 1, mine.size()};
 }
 
-/// The group's sum of this micro-step, added to this rank's part on the communication stream.
+/// The group's sum of this micro-step becomes this rank's part, or is added to it, on the communication stream.
 void GradientUnits::reduce_into_shard(int unit) {
-    (void)unit_data(unit);  // a rank without documents contributes zeros
     Slot& slot = slot_of(unit);
     Backend& backend = context_.backend;
     backend.record(*slot.filled, context_.compute);
     backend.wait(context_.communication, *slot.filled);
     const Placement placement = context_.plan.gradients;
     const Interval mine = shard_.held(unit), whole{0, context_.layout.unit(unit).elements};
-    float* sum = slot.memory.as<float>() + mine.begin;
+    // what is kept may be the sum itself
+    const bool direct = first_ && shard_.dtype() == DType::f32 && context_.group(placement) != nullptr;
+    float* sum = direct ? kept(unit).as<float>() : slot.memory.as<float>() + mine.begin;
     if (Communicator* group = context_.group(placement); group != nullptr) {
         const IntervalTable owners = context_.within(placement, context_.tables[static_cast<std::size_t>(unit)].gradients);
         group->redistribute(context_.communication,
@@ -98,7 +141,9 @@ void GradientUnits::reduce_into_shard(int unit) {
                              IntervalTable(owners.size(), whole), owners},
                             {CommunicationPhase::reduce_gradients, unit});
     }
-    if (!mine.empty()) backend.add(context_.communication, kept(unit), sum);
+    const Tensor addend{sum, DType::f32, 1, mine.size()};
+    if (!mine.empty() && !direct)
+        first_ ? backend.cast(context_.communication, kept(unit), addend) : backend.add(context_.communication, kept(unit), sum);
     backend.record(*slot.free, context_.communication);
     slot.open_unit = -1;
 }

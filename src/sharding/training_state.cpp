@@ -43,7 +43,12 @@ Tensor TrainingState::weight(int unit, int parameter) {
     return tensor(weights_.unit_data(unit), weights_.shard().dtype(), unit, parameter);
 }
 Tensor TrainingState::gradient(int unit, int parameter) {
-    return tensor(gradients_->unit_data(unit), DType::f32, unit, parameter);
+    return tensor(gradients_->added_to(unit, parameter), DType::f32, unit, parameter);
+}
+GradientTarget TrainingState::gradient_target(int unit, int parameter) {
+    bool fresh = false;
+    float* data = gradients_->written_to(unit, parameter, fresh);
+    return {tensor(data, DType::f32, unit, parameter), !fresh};
 }
 void TrainingState::accumulate(int unit) {
     gradients_->accumulate(unit);
@@ -125,21 +130,28 @@ void TrainingState::weights_loaded() {
     context_.backend.synchronize(context_.compute);
 }
 
-void TrainingState::copy_out(float* values, const float* from, std::int64_t count) {
+void TrainingState::start_read(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, float* values) {
+    const std::int64_t first = context_.layout.at(place).begin + begin;
+    // fp32 masters may be the own part of the weights, which a refresh may still be sending and receiving in place
+    if (kind == StateKind::master) weights_.await_refresh();
+    const float* from = optimizer_->data(kind, place.unit) + (first - optimizer_->held(place.unit).begin);
     context_.backend.copy_to_host(context_.compute, values, from, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+void TrainingState::finish_reads() {
     context_.backend.synchronize(context_.compute);
 }
 
 void TrainingState::read(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, float* values) {
-    const std::int64_t first = context_.layout.at(place).begin + begin;
-    // fp32 masters may be the own part of the weights, which a refresh may still be sending and receiving in place
-    if (kind == StateKind::master) weights_.await_refresh();
-    copy_out(values, optimizer_->data(kind, place.unit) + (first - optimizer_->held(place.unit).begin), count);
+    start_read(kind, place, begin, count, values);
+    finish_reads();
 }
 
 void TrainingState::read_gradient(ParameterPlace place, std::int64_t begin, std::int64_t count, float* values) {
     const std::int64_t first = context_.layout.at(place).begin + begin;
-    copy_out(values, gradients_->result(place.unit) + (first - optimizer_->held(place.unit).begin), count);
+    const float* from = gradients_->result(place.unit) + (first - optimizer_->held(place.unit).begin);
+    context_.backend.copy_to_host(context_.compute, values, from, static_cast<std::size_t>(count) * sizeof(float));
+    context_.backend.synchronize(context_.compute);
 }
 
 }  // namespace sherd

@@ -139,10 +139,10 @@ void Bench::products() {
             const double peak = peak_gflops(threads_) * (type == DType::bf16 && backend_->has_native(DType::bf16) ? 2 : 1);
             const double work = 2.0 * static_cast<double>(rows * in * out) / 1e9;
             const std::string name = fmt::format("{} {}x{}", name_of(type), in, out);
-            report("linear_forward " + name, work / seconds([&](auto& b, auto& s) { b.linear_forward(s, y, x, w); }), "GFLOP/s", peak);
+            report("linear_forward " + name, work / seconds([&](auto& b, auto& s) { b.linear_forward(s, y, x, w, {}); }), "GFLOP/s", peak);
             report("linear_backward_input " + name, work / seconds([&](auto& b, auto& s) { b.linear_backward_input(s, x, y, w, false); }),
                    "GFLOP/s", peak);
-            report("linear_backward_weight " + name, work / seconds([&](auto& b, auto& s) { b.linear_backward_weight(s, dw, y, x); }),
+            report("linear_backward_weight " + name, work / seconds([&](auto& b, auto& s) { b.linear_backward_weight(s, dw, y, x, true); }),
                    "GFLOP/s", peak);
         }
     }

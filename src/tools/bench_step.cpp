@@ -132,7 +132,7 @@ std::vector<Operation> ceilings(std::int64_t copied, std::int64_t side, DType co
              {{1, copied, DType::u8}, {1, copied, DType::u8}},
              [](Backend& b, Stream& s, const Tensors& t) { b.copy(s, t[0].data, t[1].data, t[0].bytes()); }},
             {"product", 1, 2 * n * n * n, 0, {matrix, matrix, matrix}, [](Backend& b, Stream& s, const Tensors& t) {
-                 b.linear_forward(s, t[0], t[1], t[2]);
+                 b.linear_forward(s, t[0], t[1], t[2], {});
              }}};
 }
 

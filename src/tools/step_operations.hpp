@@ -98,15 +98,15 @@ class StepOperations {
         const double flops = 2.0 * static_cast<double>(b_.rows * in * out), weights = static_cast<double>(in * out);
         const double moved = wide(in) + wide(out);
         all_.push_back({"linear_forward " + name, count * layers_, flops, moved + weights * element(), tensors,
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2], {}); }});
         all_.push_back({"linear_backward_input " + name, count * layers_, flops, moved + weights * element(), tensors,
                         [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_input(s, t[1], t[0], t[2], false); }});
         all_.push_back({"linear_backward_weight " + name,
                         count * layers_,
                         flops,
-                        moved + 8 * weights,
+                        moved + 4 * weights,
                         {activation(out), activation(in), {out, in, DType::f32}},
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[2], t[0], t[1]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[2], t[0], t[1], false); }});
     }
 
     /// Two products of the scores that causality leaves (half of each document's square) forward, five backward.
@@ -177,7 +177,7 @@ class StepOperations {
                         flops,
                         x + weights * element() + 4 * logits,
                         {{rows, v, DType::f32}, input, matrix},
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_forward(s, t[0], t[1], t[2], {}); }});
         const std::int32_t* targets = b_.targets;
         all_.push_back(
             {"cross_entropy",
@@ -197,7 +197,7 @@ class StepOperations {
                         flops,
                         x + logits * element() + 8 * weights,
                         {{v, h, DType::f32}, gradient, input},
-                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[0], t[1], t[2]); }});
+                        [](Backend& b, Stream& s, const Tensors& t) { b.linear_backward_weight(s, t[0], t[1], t[2], true); }});
     }
 
     /// On all parameters, once a step; measured on a block's at a time, of which there are as many as parameters need.

@@ -40,28 +40,39 @@ std::uint64_t row_bytes(std::int64_t rows) {
 
 std::uint64_t BatchBuffers::bytes(std::int64_t rows) {
     const std::int64_t padded = bucket_rows(rows);
-    return 3 * (row_bytes(padded) + Arena::alignment) + row_bytes(padded + 1) + Arena::alignment;
+    return 2 * (3 * (row_bytes(padded) + Arena::alignment) + row_bytes(padded + 1) + Arena::alignment);
 }
 
-BatchBuffers::BatchBuffers(Backend& backend, std::int64_t rows) : backend_(backend), memory_(backend, bytes(rows), "micro-batch") {
+BatchBuffers::BatchBuffers(Backend& backend, Stream& compute, Stream& copies, std::int64_t rows)
+    : backend_(backend), compute_(compute), copies_(copies), memory_(backend, bytes(rows), "micro-batch") {
     Arena arena(memory_.data());
     const std::int64_t padded = bucket_rows(rows);
-    ids_ = arena.take<std::int32_t>(row_bytes(padded), "ids");
-    targets_ = arena.take<std::int32_t>(row_bytes(padded), "targets");
-    positions_ = arena.take<std::int32_t>(row_bytes(padded), "positions");
-    offsets_ = arena.take<std::int32_t>(row_bytes(padded + 1), "offsets");  // a document has at least one token
+    for (Slot& slot : slots_) {
+        slot.ids = arena.take<std::int32_t>(row_bytes(padded), "ids");
+        slot.targets = arena.take<std::int32_t>(row_bytes(padded), "targets");
+        slot.positions = arena.take<std::int32_t>(row_bytes(padded), "positions");
+        slot.offsets = arena.take<std::int32_t>(row_bytes(padded + 1), "offsets");  // a document has at least one token
+        slot.there = backend.make_event();
+        slot.used = backend.make_event();
+    }
 }
 
-DeviceBatch BatchBuffers::upload(Stream& stream, const HostBatch& b) {
+DeviceBatch BatchBuffers::upload(const HostBatch& b) {
+    backend_.record(*slots_[current_].used, compute_);
+    current_ = 1 - current_;
+    const Slot& slot = slots_[current_];
     if (b.rows() == 0) return {};
+    backend_.wait(copies_, *slot.used);
     const auto copy = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {
-        backend_.copy_to_device(stream, to, from.data(), from.size() * sizeof(std::int32_t));
+        backend_.copy_to_device(copies_, to, from.data(), from.size() * sizeof(std::int32_t));
     };
-    copy(ids_, b.ids);
-    copy(targets_, b.targets);
-    copy(positions_, b.positions);
-    copy(offsets_, b.offsets);
-    return {ids_, targets_, positions_, {offsets_, b.documents, b.longest}, b.tokens, b.rows()};
+    copy(slot.ids, b.ids);
+    copy(slot.targets, b.targets);
+    copy(slot.positions, b.positions);
+    copy(slot.offsets, b.offsets);
+    backend_.record(*slot.there, copies_);
+    backend_.wait(compute_, *slot.there);
+    return {slot.ids, slot.targets, slot.positions, {slot.offsets, b.documents, b.longest}, b.rows()};
 }
 
 }  // namespace sherd

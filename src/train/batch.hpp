@@ -3,7 +3,9 @@
 #include "sherd/data/token_file.hpp"
 #include "sherd/model/decoder.hpp"
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace sherd {
@@ -18,19 +20,26 @@ struct HostBatch {
 /// Packs documents. targets[t] is the id of the token after t where that is a target of the same document, else -1.
 HostBatch pack(const std::vector<Document>& documents);
 
-/// Device memory of one micro-batch, reused by the next in stream order.
+/// Device memory of two micro-batches in turn: one is copied up while the one before it computes.
 class BatchBuffers {
   public:
-    /// rows: capacity. Throws DeviceError.
-    BatchBuffers(Backend& backend, std::int64_t rows);
+    /// rows: capacity. copies: the stream of the copies, which may be `compute` itself. Throws DeviceError.
+    BatchBuffers(Backend& backend, Stream& compute, Stream& copies, std::int64_t rows);
     static std::uint64_t bytes(std::int64_t rows);
-    /// Enqueues the copies; `batch` must stay alive until the stream has passed them.
-    DeviceBatch upload(Stream& stream, const HostBatch& batch);
+    /// Enqueues the copies and lets `compute` wait for them. All that uses the micro-batch uploaded before must be enqueued there by now.
+    /// `batch` must stay alive until the stream of the copies has passed them.
+    DeviceBatch upload(const HostBatch& batch);
 
   private:
+    struct Slot {
+        std::int32_t *ids, *targets, *positions, *offsets;
+        std::unique_ptr<Event> there, used;
+    };
     Backend& backend_;
+    Stream &compute_, &copies_;
     DeviceMemory memory_;
-    std::int32_t *ids_, *targets_, *positions_, *offsets_;
+    std::array<Slot, 2> slots_;
+    std::size_t current_ = 0;
 };
 
 }  // namespace sherd

@@ -125,14 +125,13 @@ std::unique_ptr<Communicator> make_world(const Settings& settings, const Session
     if (wanted == "nccl" && !device.gpu)
         throw AgreedError(ExitCode::usage, "communication.backend = nccl needs GPUs (device.kind = cuda); CPUs talk by mpi");
     const bool nccl = wanted == "nccl" || (wanted == "auto" && device.gpu && built_with_nccl());
-    if (nccl && nodes.size() > 1) {
-        const NcclOptions options{settings.nccl, settings.communication.hang_report_s, settings.communication.timeout_s};
-        return make_nccl_communicator(session.host_world(), *device.backend, nodes, options);
-    }
+    const WaitLimits limits{settings.communication.hang_report_s, settings.communication.timeout_s};
+    if (nccl && nodes.size() > 1)
+        return make_nccl_communicator(session.host_world(limits), *device.backend, nodes, {settings.nccl, limits});
     if (!settings.nccl.empty())
         log::notice(fmt::format("the variables of [nccl] are not used: {}", nodes.size() == 1 ? "there is one rank" : "ranks talk by MPI"));
     if (device.gpu && nodes.size() > 1) log::notice("GPUs talk by MPI through host memory");
-    return session.world(*device.backend, nodes, {settings.communication.hang_report_s, settings.communication.timeout_s});
+    return session.world(*device.backend, nodes, limits);
 }
 
 }  // namespace sherd

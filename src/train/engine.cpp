@@ -177,13 +177,14 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     try {
         world = make_world(settings, session, device, groups.nodes);
     } catch (const AgreedError& error) {
-        if (std::string_view(error.what()).starts_with(out_of_memory_words))
+        if (error.cause() == Cause::out_of_memory)
             throw AgreedError(error.exit_code(), fmt::format("{}. {}", error.what(), savings_text(all)));
         throw;
     }
     allocating(host, all, [&] {
         compute = device.backend->make_stream("compute");
         communication = device.backend->make_stream("communication");
+        if (device.gpu) copy = device.backend->make_stream("copy");
         if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
     plan_memory(settings, all, host);
@@ -195,7 +196,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
                                                 options_of(settings));
     });
     allocating(host, all, [&] {
-        buffers = std::make_unique<BatchBuffers>(backend, rows);
+        buffers = std::make_unique<BatchBuffers>(backend, *compute, copies(), rows);
         const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
         decoder = std::make_unique<Decoder>(inputs.config, backend, *compute, *state, type, limits);
         sums = DeviceMemory(backend, sizeof(double) * static_cast<std::size_t>(1 + inputs.layout->unit_count()), "sums");

@@ -42,11 +42,14 @@ struct Engine {
     DeviceMemory sums;  ///< doubles: loss, then squares by unit
     // after everything that their work uses: they are destroyed first, and that waits for the work
     std::unique_ptr<Stream> compute, communication;
+    std::unique_ptr<Stream> copy;       ///< GPUs alone: a CPU's copies would only take a core from compute
     std::vector<std::string> devices;   ///< by rank
     std::vector<StateClass> memory;     ///< planned, of this rank
     std::vector<double> memory_totals;  ///< planned, by rank
     double largest_plan = 0;            ///< bytes in use on the fullest device, as planned: by all ranks that share it
     Backend& backend() const noexcept { return *device.backend; }
+    /// The stream of copies from the host that compute need not wait for in its order.
+    Stream& copies() const noexcept { return copy ? *copy : *compute; }
     double* loss_sum() const noexcept { return sums.as<double>(); }
     double* squares() const noexcept { return sums.as<double>() + 1; }
 

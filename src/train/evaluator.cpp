@@ -27,7 +27,7 @@ EvaluationResult evaluate(Decoder& decoder, Backend& backend, Stream& compute, S
         StepWork work;
         collectively(communicator, [&] { work = feed.take(); });
         if (first + documents_at_once < count) prepare(first + documents_at_once);
-        for (const HostBatch& batch : work.micro_batches) decoder.evaluate(buffers.upload(compute, batch), sum);
+        for (const HostBatch& batch : work.micro_batches) decoder.evaluate(buffers.upload(batch), sum);
         totals[1] += static_cast<double>(work.my_targets);
         backend.synchronize(compute);        // the host batches may go
         backend.synchronize(communication);  // a failed gather must be known before ranks meet again

@@ -137,10 +137,10 @@ void Trainer::forward_backward(const StepWork& work) {
         backend.zero(*engine_.compute, engine_.loss_sum(), sizeof(double));
         engine_.state->begin_step();
         const auto scale = static_cast<float>(1.0 / targets_);
-        const StreamGuard guard(backend, *engine_.compute);  // work dies with an exception: what is enqueued may still read it
+        const StreamGuard guard(backend, engine_.copies());  // work dies with an exception: what is enqueued may still read it
         for (std::size_t m = 0; m < work.micro_batches.size(); ++m) {
             engine_.state->begin_micro_step(m + 1 == work.micro_batches.size());
-            engine_.decoder->train(engine_.buffers->upload(*engine_.compute, work.micro_batches[m]), scale, engine_.loss_sum());
+            engine_.decoder->train(engine_.buffers->upload(work.micro_batches[m]), scale, engine_.loss_sum());
         }
         backend.synchronize(*engine_.compute);
     }

@@ -210,6 +210,22 @@ TEST_F(Collectives, OneRanksErrorIsEveryRanks) {
     EXPECT_NE(text.find("out of memory"), std::string::npos) << text;
 }
 
+TEST_F(Collectives, AnAgreedErrorKeepsItsCause) {
+    for (const bool lacks_memory : {false, true}) {
+        try {
+            collectively(*world_, [&] {
+                if (rank() != size() - 1) return;
+                if (lacks_memory) throw OutOfMemoryError("cannot allocate {} bytes", 7);
+                throw DeviceError("broken");
+            });
+            FAIL() << "nothing was thrown";
+        } catch (const AgreedError& error) {
+            EXPECT_EQ(error.cause(), lacks_memory ? Cause::out_of_memory : Cause::other);
+            EXPECT_EQ(error.exit_code(), ExitCode::device);
+        }
+    }
+}
+
 TEST(Topology, CountsEveryRankOnce) {
     const Topology& topology = session().topology();
     const auto world = session().host_world();

@@ -94,7 +94,8 @@ class Rank {
           backend_(make_cpu_backend(1, order)),
           world_(session().world(*backend_)),
           compute_(backend_->make_stream("compute")),
-          communication_(backend_->make_stream("communication")) {
+          communication_(backend_->make_stream("communication")),
+          copies_(backend_->make_stream("copy")) {
         model_.weights = open_weights(reference_.model());
         model_.config = parse_model_config(model_.weights->config(), "config.json");
         model_.layout = std::make_unique<FlatLayout>(parameter_units(model_.config));
@@ -109,7 +110,7 @@ class Rank {
         const ShardGroups groups = make_groups(std::vector<int>(static_cast<std::size_t>(world_->size()), 0), node_size, {}, plan);
         state_ = std::make_unique<TrainingState>(*model_.layout, *backend_, *world_, *compute_, *communication_, DType::f32,
                                                  TrainingState::Purpose::training, plan, groups);
-        buffers_ = std::make_unique<BatchBuffers>(*backend_, rows);
+        buffers_ = std::make_unique<BatchBuffers>(*backend_, *compute_, *copies_, rows);
         decoder_ = std::make_unique<Decoder>(model_.config, *backend_, *compute_, *state_, DType::f32, DecoderLimits{rows, longest, true});
         sums_ = DeviceMemory(*backend_, sizeof(double) * static_cast<std::size_t>(1 + model_.layout->unit_count()), "sums");
         load_weights(model_, *state_);
@@ -126,7 +127,7 @@ class Rank {
         state_->begin_step();
         for (std::size_t m = 0; m < batches_.size(); ++m) {
             state_->begin_micro_step(m + 1 == batches_.size());
-            decoder_->train(buffers_->upload(*compute_, batches_[m]), static_cast<float>(1.0 / targets_), sums_.as<double>());
+            decoder_->train(buffers_->upload(batches_[m]), static_cast<float>(1.0 / targets_), sums_.as<double>());
         }
         state_->finish_gradients();
         state_->sum_squares(sums_.as<double>() + 1);
@@ -146,7 +147,7 @@ class Rank {
         logits.resize(static_cast<std::size_t>(host.rows() * model_.config.vocabulary));
         losses.resize(static_cast<std::size_t>(host.rows()));
         DeviceMemory out(*backend_, std::max<std::size_t>(1, logits.size()) * sizeof(float), "logits");
-        const DeviceBatch device = buffers_->upload(*compute_, host);
+        const DeviceBatch device = buffers_->upload(host);
         decoder_->logits(device, out.as<float>());
         backend_->copy_to_host(*compute_, logits.data(), out.data(), logits.size() * sizeof(float));
         decoder_->evaluate(device, sums_.as<double>());
@@ -213,7 +214,7 @@ class Rank {
     Inputs model_;
     std::unique_ptr<Backend> backend_;
     std::unique_ptr<Communicator> world_;
-    std::unique_ptr<Stream> compute_, communication_;
+    std::unique_ptr<Stream> compute_, communication_, copies_;
     std::unique_ptr<TrainingState> state_;
     std::unique_ptr<BatchBuffers> buffers_;
     std::unique_ptr<Decoder> decoder_;

@@ -103,7 +103,7 @@ class Job {
           communication_(backend_->make_stream("communication")),
           state_(layout_, *backend_, *world_, *compute_, *communication_, c.type, TrainingState::Purpose::training, c.plan, groups_,
                  c.options),
-          buffers_(*backend_, 32),
+          buffers_(*backend_, *compute_, *compute_, 32),
           decoder_(config_, *backend_, *compute_, state_, c.type, DecoderLimits{32, 16, true}),
           sums_(*backend_, 16 * sizeof(double), "sums") {
         for (const ParameterPlace place : layout_.places()) {
@@ -120,7 +120,7 @@ class Job {
         state_.begin_step();
         for (std::size_t m = 0; m < batches_.size(); ++m) {
             state_.begin_micro_step(m + 1 == batches_.size());
-            decoder_.train(buffers_.upload(*compute_, batches_[m]), 0.01f, sums_.as<double>());
+            decoder_.train(buffers_.upload(batches_[m]), 0.01f, sums_.as<double>());
         }
         state_.finish_gradients();
         state_.sum_squares(sums_.as<double>() + 1);

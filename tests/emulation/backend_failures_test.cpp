@@ -42,8 +42,8 @@ void compute(Backend& backend) {
         y{memory.as<float>() + 128, DType::f32, 4, 4};
     backend.copy_to_device(*stream, memory.data(), values.data(), 1024);
     backend.zero(*stream, y.data, y.bytes());
-    backend.linear_forward(*stream, y, x, w);
-    backend.linear_backward_weight(*stream, w, y, x);
+    backend.linear_forward(*stream, y, x, w, {memory.as<float>() + 160, DType::f32, 1, 4});
+    backend.linear_backward_weight(*stream, w, y, x, true);
     backend.add(*stream, y, static_cast<const float*>(y.data));
     backend.sum(*stream, memory.as<double>() + 200, static_cast<const float*>(y.data), 16);
     backend.record(*event, *stream);
@@ -130,7 +130,7 @@ TEST_F(Failures, BetweenRanksAreNamed) {
             DeviceMemory data;
             ThreadCommunicator host(hub, rank);
             collectively(host, [&] { backend = make_cuda_backend({.index = rank, .memory_limit = 0, .tf32 = false}); });
-            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, 20, 0.3});
+            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, {20, 0.3}});
             collectively(host, [&] {
                 stream = backend->make_stream("communication");
                 data = DeviceMemory(*backend, 1024, "data");

@@ -184,7 +184,7 @@ TEST_F(Memory, IsNotAllocatedByOperations) {
     const long before = emu::device_allocations();
     Backend& b = *both.gpu.backend;
     Stream& s = *both.gpu.stream;
-    b.linear_forward(s, y.gpu, x.gpu, w.gpu);
+    b.linear_forward(s, y.gpu, x.gpu, w.gpu, bias.gpu);
     b.bias_backward(s, bias.floats(true), y.gpu);
     b.sum_squares(s, static_cast<double*>(w.gpu.data), x.floats(true), 512);
     b.synchronize(s);

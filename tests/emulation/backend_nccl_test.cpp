@@ -1,6 +1,7 @@
 /// NCCL behind the interface of a Communicator, with ranks that are threads, each with a GPU of its own.
 #include "../unit/comm_movements.hpp"
 #include "../unit/thread_world.hpp"
+#include "comm/nccl/handle.hpp"
 #include "harness/fake_device.hpp"
 #include "harness/injection.hpp"
 
@@ -8,6 +9,8 @@
 #include "sherd/comm/nccl.hpp"
 
 #include <gtest/gtest.h>
+
+#include <chrono>
 
 namespace sherd::tests {
 namespace {
@@ -113,7 +116,7 @@ std::string failure_without_peer(const NcclOptions& options, const std::string& 
 
 TEST_P(Nccl, ACollectiveThatHangsIsNamedAndAborted) {
     testing::internal::CaptureStderr();
-    const std::string text = failure_without_peer({{}, 0.05, 0.3}, "", 0);
+    const std::string text = failure_without_peer({{}, {0.05, 0.3}}, "", 0);
     const std::string warned = testing::internal::GetCapturedStderr();
     for (const char* part : {"'gather weights' of unit 7", "another rank is late or gone", "communication.timeout_s"})
         EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -131,7 +134,7 @@ TEST_P(Nccl, ARankThatDoesNotStartEndsTheStartOfAll) {
     std::array<std::string, 2> texts;
     as_ranks(2, [&](int rank, const auto& hub) {
         try {
-            const Rank r(rank, hub, {{}, 20, 0.3});
+            const Rank r(rank, hub, {{}, {20, 0.3}});
         } catch (const AgreedError& error) {
             EXPECT_EQ(error.exit_code(), ExitCode::device);
             texts[static_cast<std::size_t>(rank)] = error.what();
@@ -141,10 +144,43 @@ TEST_P(Nccl, ARankThatDoesNotStartEndsTheStartOfAll) {
     EXPECT_NE(texts[0].find("NCCL"), std::string::npos) << texts[0];
 }
 
+TEST_P(Nccl, AStartThatFailsOnOneRankAfterItBeganEndsTheOthersAtOnce) {
+    emu::fail_call("asynchronous error", 1);
+    std::array<std::string, 3> texts;
+    const auto began = std::chrono::steady_clock::now();
+    as_ranks(3, [&](int rank, const auto& hub) {
+        try {
+            const Rank r(rank, hub, {{}, {20, 30}});
+        } catch (const AgreedError& error) {
+            EXPECT_EQ(error.exit_code(), ExitCode::device);
+            texts[static_cast<std::size_t>(rank)] = error.what();
+        }
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10)) << "they waited for the deadline";
+    EXPECT_EQ(texts[0], texts[1]);
+    EXPECT_EQ(texts[0], texts[2]);
+    for (const char* part : {"the start of a communicator of 3 ranks", "remote process exited", "(rank "})
+        EXPECT_NE(texts[0].find(part), std::string::npos) << texts[0];
+}
+
+TEST_P(Nccl, AStartWithoutTheOthersHasADeadline) {
+    const auto backend = make_cuda_backend({});
+    ncclUniqueId id{};
+    ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    detail::NcclHandle alone(id, 0, 2, 0.1);
+    EXPECT_FALSE(alone.start(0.01)) << "the second rank has not come";
+    try {
+        (void)alone.start(20);
+        FAIL() << "started without the second rank";
+    } catch (const DeviceError& error) {
+        EXPECT_NE(std::string(error.what()).find("the start of a communicator of 2 ranks was not done"), std::string::npos) << error.what();
+    }
+}
+
 TEST_P(Nccl, VariablesOfTheDeckAreSetAndLogged) {
     ::unsetenv("NCCL_SHERD_TEST");
     testing::internal::CaptureStdout();
-    as_ranks(2, [&](int rank, const auto& hub) { const Rank r(rank, hub, {{{"NCCL_SHERD_TEST", "7"}}, 20, 600}); });
+    as_ranks(2, [&](int rank, const auto& hub) { const Rank r(rank, hub, {{{"NCCL_SHERD_TEST", "7"}}, {}}); });
     const std::string text = testing::internal::GetCapturedStdout();
     EXPECT_STREQ(std::getenv("NCCL_SHERD_TEST"), "7");
     EXPECT_NE(text.find("from the deck: NCCL_SHERD_TEST=7"), std::string::npos) << text;

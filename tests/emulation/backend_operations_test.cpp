@@ -51,35 +51,51 @@ TEST_P(Operations, MultipliesForwardAndBackward) {
         const Twin x = both.random(rows, in, type), w = both.random(out, in, type), y = both.constant(rows, out, type, NAN);
         const Twin logits = both.constant(rows, out, DType::f32, NAN), dy = both.random(rows, out, type), dx = both.random(rows, in, type);
         const Twin fresh = both.constant(rows, in, type, NAN), dw = both.random(out, in, DType::f32);
+        const Twin bias = both.random(1, out, type, 3), other_bias = both.random(1, out, type, 3);
+        const Twin biased = both.constant(rows, out, type, NAN), other = both.constant(rows, out, type, NAN);
+        const Twin fresh_dw = both.constant(out, in, DType::f32, NAN);
         both.run([&](Backend& b, Stream& s, auto pick) {
-            b.linear_forward(s, pick(y), pick(x), pick(w));
-            b.linear_forward(s, pick(logits), pick(x), pick(w));
+            b.linear_forward(s, pick(y), pick(x), pick(w), {});
+            b.linear_forward(s, pick(logits), pick(x), pick(w), {});
+            b.linear_forward(s, pick(biased), pick(x), pick(w), pick(bias));
+            b.linear_forward(s, pick(other), pick(x), pick(w), pick(other_bias));  // the same product, another address
             b.linear_backward_input(s, pick(fresh), pick(dy), pick(w), false);
             b.linear_backward_input(s, pick(dx), pick(dy), pick(w), true);
-            b.linear_backward_weight(s, pick(dw), pick(dy), pick(x));
+            b.linear_backward_weight(s, pick(dw), pick(dy), pick(x), true);
+            b.linear_backward_weight(s, pick(fresh_dw), pick(dy), pick(x), false);
         });
         both.expect_near(y, near(type), "y");
         both.expect_near(logits, 2e-5, "logits");
+        both.expect_near(biased, near(type), "y with bias");
+        both.expect_near(other, near(type), "y with another bias");
         both.expect_near(fresh, near(type), "dx");
         both.expect_near(dx, near(type), "dx, added");
-        both.expect_near(dw, 2e-5, "dw");
+        both.expect_near(dw, 2e-5, "dw, added");
+        both.expect_near(fresh_dw, 2e-5, "dw");
     }
 }
 
-TEST_P(Operations, AddsBiasesAndEmbeds) {
+TEST_P(Operations, RoundsProductAndBiasOnce) {
     Both both;
-    const Twin y = both.random(19, 22, type), bias = both.random(1, 22, type), dbias = both.random(1, 22, DType::f32);
+    // bf16 has 8 bits: 257 rounded alone is 256
+    const Twin x = both.matrix(1, 2, type, {1, 1}), w = both.matrix(2, 2, type, {256, 1, 2, 3}), bias = both.matrix(1, 2, type, {-256, 4}),
+               y = both.constant(1, 2, type, NAN);
+    both.run([&](Backend& b, Stream& s, auto pick) { b.linear_forward(s, pick(y), pick(x), pick(w), pick(bias)); });
+    EXPECT_EQ(to_floats(both.gpu.read(y.gpu.data, y.gpu.bytes()), type), (std::vector<float>{1, 9}));
+}
+
+TEST_P(Operations, SumsBiasGradientsAndEmbeds) {
+    Both both;
+    const Twin y = both.random(19, 22, type), dbias = both.random(1, 22, DType::f32);
     const Twin table = both.random(11, 22, type), dtable = both.random(11, 22, DType::f32), rows = both.constant(6, 22, type, NAN),
                dy = both.random(6, 22, type);
     const Twin ids = both.integers({3, 10, 3, -1, 0, 3});
     both.run([&](Backend& b, Stream& s, auto pick) {
         const auto* id = static_cast<const std::int32_t*>(pick(ids).data);
-        b.add_bias(s, pick(y), pick(bias), 17);
         b.bias_backward(s, static_cast<float*>(pick(dbias).data), pick(y));
         b.embedding_forward(s, pick(rows), pick(table), id);
         b.embedding_backward(s, pick(dtable), pick(dy), id);
     });
-    both.expect_near(y, near(type), "y");
     both.expect_near(dbias, 2e-5 + (type == DType::f32 ? 0 : 1e-3), "dbias");
     both.expect_near(rows, 0, "rows of the table");
     both.expect_near(dtable, 2e-6, "dtable");
@@ -182,12 +198,13 @@ TEST_P(Operations, RefuseShapesThatDoNotFit) {
     const Twin x = both.random(4, 6, type), w = both.random(5, 7, type), y = both.random(4, 5, type);
     Backend& b = *both.gpu.backend;
     Stream& s = *both.gpu.stream;
-    EXPECT_THROW(b.linear_forward(s, y.gpu, x.gpu, w.gpu), DeviceError);
+    EXPECT_THROW(b.linear_forward(s, y.gpu, x.gpu, w.gpu, {}), DeviceError);
+    EXPECT_THROW(b.linear_forward(s, y.gpu, x.gpu, both.random(5, 6, type).gpu, both.random(1, 4, type).gpu), DeviceError);
     EXPECT_THROW(b.swiglu_forward(s, y.gpu, x.gpu, x.gpu), DeviceError);
     EXPECT_THROW(b.rope(s, x.gpu, 4, nullptr, nullptr, nullptr, false), DeviceError);
     const auto copies = b.make_stream("copy");
     try {
-        b.linear_forward(*copies, y.gpu, x.gpu, both.random(5, 6, type).gpu);
+        b.linear_forward(*copies, y.gpu, x.gpu, both.random(5, 6, type).gpu, {});
         FAIL() << "a product on a stream without a workspace";
     } catch (const DeviceError& error) {
         EXPECT_NE(std::string(error.what()).find("no workspace"), std::string::npos) << error.what();

@@ -124,27 +124,6 @@ TEST(RmsNorm, TakesNoRows) {
 
 constexpr Shape bias_shapes[] = {{1, 1}, {7, 8}, {33, 264}, {65, 31}, {130, 257}, {9, 96, 1}, {200, 16}, {5000, 8}};
 
-TEST(Bias, IsAddedToTheFirstRows) {
-    for (const DType type : all_types) {
-        for (const Shape& s : bias_shapes) {
-            const std::int64_t rows = s.rows - s.rows / 4;
-            const Values y0 = random_values(s.rows * s.columns, 1, type), b0 = random_values(s.columns, 2, type);
-            const auto results = in_all_orders([&](Stream& stream) {
-                const Matrix y(stream, s.rows, s.columns, type, y0, s.shift), b(stream, 1, s.columns, type, b0, s.shift);
-                add_bias(stream, y, b, rows);
-                return std::vector<Bytes>{y.read()};
-            });
-            Values expected = y0;
-            for (std::int64_t r = 0; r < rows; ++r) {
-                for (std::int64_t c = 0; c < s.columns; ++c) {
-                    expected[at(s, r, c)] = static_cast<double>(static_cast<float>(y0[at(s, r, c)] + b0[static_cast<std::size_t>(c)]));
-                }
-            }
-            EXPECT_EQ(results[0], to_bytes(expected, type)) << where(s, type);
-        }
-    }
-}
-
 TEST(Bias, GradientIsTheSumOfRows) {
     for (const DType type : all_types) {
         for (const Shape& s : bias_shapes) {

@@ -169,6 +169,25 @@ TEST(Products, WantWhatTheirAlgorithmWasChosenFor) {
     EXPECT_EQ(p.run(p.stream), CUBLAS_STATUS_INVALID_VALUE) << "8 by 16 times 8 by 16";
 }
 
+TEST(Products, WantABiasLikeTheOneTheirAlgorithmWasChosenFor) {
+    using Half = __nv_bfloat16;
+    Product<Half, Half> p({16, 4, 8, true, false, false}, 0, true);
+    void* elsewhere = nullptr;
+    cudaMalloc(&elsewhere, 256);
+    const void* bias = static_cast<char*>(elsewhere) + 2;
+    const auto give = [&] {
+        cublasLtMatmulDescSetAttribute(p.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+        return p.run(p.stream);
+    };
+    EXPECT_NE(fault_of(give).find("the bias is not aligned to the 256 bytes"), std::string::npos);
+    bias = nullptr;
+    EXPECT_NE(fault_of(give).find("no address"), std::string::npos);
+    bias = elsewhere;
+    const std::int32_t wide = CUDA_R_32F;
+    cublasLtMatmulDescSetAttribute(p.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &wide, sizeof wide);
+    EXPECT_EQ(give(), CUBLAS_STATUS_INVALID_VALUE) << "a bias of another type than the result";
+}
+
 TEST(Products, ShareAWorkspaceInOrderOnly) {
     Product<float, float> p({4, 4, 4, false, false, false}, 0, false);
     p.run(p.stream);

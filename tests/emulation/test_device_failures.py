@@ -1,6 +1,7 @@
 """Every call of the CUDA runtime, cuBLASLt and NCCL that a training run makes fails in turn, on one rank of two: the run ends with exit code 5 on
 all ranks, and says which call failed on which rank. Of the calls of a name the first and the middle one are tried: how often a run polls
 differs from run to run."""
+import time
 import unittest
 
 from device_case import DEVICE, DeviceCase, emulated, support
@@ -66,6 +67,14 @@ class Failures(DeviceCase):
             with self.subTest(name), emulated(fail=f"{name}:1@0"):
                 done = support.run(*self.command(f"auto-{name}", **wanted), ranks=2)
                 self.assertIn(f"own kernels' instead of cuDNN's: {name}", done.stderr)
+
+    def test_a_start_of_nccl_that_fails_late_ends_all_ranks_at_once(self):
+        """On rank 2 the call that begins a communicator succeeds, and what it began fails; nothing tells the others but that rank itself."""
+        before = time.monotonic()
+        with emulated(fail="asynchronous error:1@2"):
+            done = support.run(*self.command("run", **{"communication.timeout_s": 300}), ranks=3, expect=5)
+        self.assertLess(time.monotonic() - before, 30)
+        self.assertRegex(done.stderr, r"the start of a communicator of 3 ranks.*\(rank 2, host ")
 
     def test_what_cannot_be_given_back_harms_nobody(self):
         for name in RELEASES:

@@ -78,12 +78,7 @@ struct Inputs {
         : q(random_values(c.rows() * c.heads * c.head_dim, 1, 1.5, c.type)),
           k(random_values(c.rows() * c.kv_heads * c.head_dim, 2, 1.5, c.type)),
           v(random_values(c.rows() * c.kv_heads * c.head_dim, 3, 1.0, c.type)),
-          dout(random_values(c.rows() * c.heads * c.head_dim, 4, 1.0, c.type)) {
-        for (auto* x : {&q, &k, &v, &dout}) {  // surplus rows hold zeros everywhere
-            const auto columns = static_cast<std::int64_t>(x->size()) / c.rows();
-            std::fill(x->end() - c.surplus * columns, x->end(), 0.0);
-        }
-    }
+          dout(random_values(c.rows() * c.heads * c.head_dim, 4, 1.0, c.type)) {}  // surplus rows hold any numbers
 };
 
 struct Results {

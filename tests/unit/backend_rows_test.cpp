@@ -120,23 +120,20 @@ TEST(RowsEdge, NoRows) {
     EXPECT_EQ(table.read(), Values(131 * 12, 1.0));
 }
 
-TEST_P(Rows, BiasAndItsGradient) {
+TEST_P(Rows, GradientOfABias) {
     for (const auto& [rows, surplus, n] : {std::array<std::int64_t, 3>{1, 0, 1}, {7, 2, 12}, {131, 5, 1301}}) {
         const std::int64_t all = rows + surplus;
-        const Values y = random_values(all * n, 1, 1.0, type), bias = random_values(n, 2, 1.0, type), start = random_values(n, 3);
+        const Values bias = random_values(n, 2, 1.0, type), start = random_values(n, 3);
         const Values dy = random_values(all * n, 4, 1.0, type);
         const auto biased = [&, count = rows * n, width = n](const Values& b) {
-            Values sum = y;
+            Values sum(dy.size(), 0.0);
             for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] += b[static_cast<std::size_t>(i % width)];
             return sum;
         };
         std::vector<unsigned char> bits;
         for (const int threads : {1, 2, 3}) {
             Device device(threads);
-            Matrix my(device, all, n, type, y), mb(device, 1, n, type, bias), db(device, 1, n, DType::f32, start);
-            Matrix mdy(device, all, n, type, dy);
-            device->add_bias(*device.stream, my, mb, rows);
-            expect_near(my.read(), biased(bias), tolerance, "y");
+            Matrix db(device, 1, n, DType::f32, start), mdy(device, all, n, type, dy);
             Tensor real = mdy;
             real.rows = rows;
             device->bias_backward(*device.stream, db.floats(), real);

@@ -50,6 +50,32 @@ TEST(StagedMovement, GoesInRoundsWhereIntervalsAreLargerThanItsMemory) {
     });
 }
 
+/// Messages that arrive at once, and for which collectives they were waited for.
+class NotingMessages final : public detail::Messages {
+  public:
+    void receive(int, void* to, std::int64_t bytes) override { std::memset(to, 0, static_cast<std::size_t>(bytes)); }
+    void send(int, const void*, std::int64_t) override {}
+    void finish(CollectiveTag tag) override { waited_for.push_back(text_of(tag)); }
+    std::vector<std::string> waited_for;
+};
+
+TEST(StagedMovement, WaitsInTheNameOfTheirCollective) {
+    const auto backend = make_cpu_backend(1);
+    const auto stream = backend->make_stream("communication");
+    NotingMessages messages;
+    detail::StagedMovement staged(*backend, messages, 0, 2);
+    const DeviceMemory memory(*backend, 8 * sizeof(float), "numbers");
+    backend->zero(*stream, memory.data(), memory.bytes());
+    const IntervalTable halves = split_equally(8, 2, 1), all = whole(2, 8);
+    const auto move = [&](Redistribution::Mode mode, const IntervalTable& from, const IntervalTable& to, CollectiveTag tag) {
+        staged.enqueue(*stream, {mode, DType::f32, DType::f32, memory.data(), memory.data(), from, to}, tag);
+    };
+    move(Redistribution::Mode::copy, halves, all, {CommunicationPhase::gather_weights, 3});
+    move(Redistribution::Mode::sum, all, halves, {CommunicationPhase::reduce_gradients, 4});
+    backend->synchronize(*stream);
+    EXPECT_EQ(messages.waited_for, (std::vector<std::string>{"'gather weights' of unit 3", "'reduce gradients' of unit 4"}));
+}
+
 TEST(StagedMovement, CountsItsMemory) {
     as_ranks(3, [](int rank, const auto& hub) {
         const auto backend = make_cpu_backend(1);

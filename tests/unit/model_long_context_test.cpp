@@ -67,6 +67,7 @@ class WholeWeights final : public UnitStore {
         return units_.at(static_cast<std::size_t>(unit)).at(static_cast<std::size_t>(parameter));
     }
     Tensor gradient(int, int) override { return {}; }
+    GradientTarget gradient_target(int, int) override { return {}; }
     void accumulate(int) override {}
 
   private:
@@ -91,11 +92,11 @@ std::vector<float> losses_in(DType type) {
     document.is_target[0] = 0;
     for (std::uint64_t i = 0; i < tokens; ++i) document.tokens[i] = static_cast<std::int32_t>(uniform(12, i) * 64);
     const HostBatch host = pack({document});
-    BatchBuffers buffers(*backend, host.rows());
+    BatchBuffers buffers(*backend, *stream, *stream, host.rows());
     Decoder decoder(config, *backend, *stream, weights, type, {host.rows(), tokens, false});
     DeviceMemory sum(*backend, sizeof(double), "sum");
     backend->zero(*stream, sum.data(), sum.bytes());
-    decoder.evaluate(buffers.upload(*stream, host), sum.as<double>());
+    decoder.evaluate(buffers.upload(host), sum.as<double>());
     std::vector<float> losses(tokens, 0.0f);  // the loss of token i + 1 stands at row i
     backend->copy_to_host(*stream, losses.data() + 1, decoder.token_losses(), (tokens - 1) * sizeof(float));
     backend->synchronize(*stream);

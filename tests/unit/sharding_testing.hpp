@@ -80,7 +80,7 @@ class DryRank {
           state(layout_, *backend_, world_, *compute_, *communication_, run.type, TrainingState::Purpose::training, run.plan, run.groups,
                 run.options),
           state_bytes(allocated.bytes),
-          buffers_(*backend_, 16),
+          buffers_(*backend_, *compute_, *compute_, 16),
           decoder_(run.model, *backend_, *compute_, state, run.type, DecoderLimits{16, 8, true}),
           sums_(*backend_, 64 * sizeof(double), "sums") {}
 
@@ -90,7 +90,7 @@ class DryRank {
         state.begin_step();
         for (int m = 0; m < micro_steps; ++m) {
             state.begin_micro_step(m + 1 == micro_steps);
-            decoder_.train(buffers_.upload(*compute_, batch), 0.25f, sums_.as<double>());
+            decoder_.train(buffers_.upload(batch), 0.25f, sums_.as<double>());
         }
         state.finish_gradients();
         state.sum_squares(sums_.as<double>() + 1);

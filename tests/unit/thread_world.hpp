@@ -83,7 +83,7 @@ class ThreadMessages final : public detail::Messages {
     void send(int peer, const void* from, std::int64_t bytes) override {
         hub_->send(rank_, peer, std::string(static_cast<const char*>(from), static_cast<std::size_t>(bytes)));
     }
-    void finish() override {
+    void finish(CollectiveTag) override {
         for (const Wanted& w : wanted_) {
             const std::string bytes = hub_->receive(w.peer, rank_);
             if (static_cast<std::int64_t>(bytes.size()) != w.bytes)
@@ -113,7 +113,9 @@ class ThreadCommunicator final : public Communicator {
     }
     int rank() const noexcept override { return rank_; }
     int size() const noexcept override { return hub_->size(); }
-    void redistribute(Stream& stream, const Redistribution& movement, CollectiveTag) override { staged_->enqueue(stream, movement); }
+    void redistribute(Stream& stream, const Redistribution& movement, CollectiveTag tag) override {
+        staged_->enqueue(stream, movement, tag);
+    }
     std::vector<std::string> exchange(std::string_view mine) override { return hub_->exchange(rank_, mine); }
     std::unique_ptr<Communicator> split(int color) override {
         const auto colors = exchange(std::to_string(color));

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace sherd {
 
@@ -43,19 +44,26 @@ class Backend;
 
 /// A device has less memory left than was asked for. The message says for what, and who holds how much.
 class OutOfMemoryError : public DeviceError {
-    using DeviceError::DeviceError;
-};
-/// How its messages begin, for those who see the message alone: an error that all ranks agreed on.
-inline constexpr const char* out_of_memory_words = "cannot allocate ";
-
-/// Owned device memory, aligned to 256 bytes.
-class DeviceMemory {
   public:
-    DeviceMemory() = default;
-    DeviceMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
-    DeviceMemory(DeviceMemory&& other) noexcept;
-    DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-    ~DeviceMemory();
+    template <class First, class... Rest>
+    explicit OutOfMemoryError(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+        : DeviceError(format, std::forward<First>(first), std::forward<Rest>(rest)...) {
+        cause_ = Cause::out_of_memory;
+    }
+};
+
+enum class MemoryPlace { device, host };
+
+/// Owned memory, aligned to 256 bytes.
+template <MemoryPlace place>
+class OwnedMemory {
+  public:
+    OwnedMemory() = default;
+    /// Throws DeviceError.
+    OwnedMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
+    OwnedMemory(OwnedMemory&& other) noexcept;
+    OwnedMemory& operator=(OwnedMemory&& other) noexcept;
+    ~OwnedMemory();
     void* data() const noexcept { return data_; }
     std::size_t bytes() const noexcept { return bytes_; }
     template <class T>
@@ -68,27 +76,12 @@ class DeviceMemory {
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
 };
+extern template class OwnedMemory<MemoryPlace::device>;
+extern template class OwnedMemory<MemoryPlace::host>;
 
-/// Owned host memory that copies to and from the device reach without staging (pinned, on a GPU), aligned to 256 bytes.
-class HostMemory {
-  public:
-    HostMemory() = default;
-    HostMemory(Backend& backend, std::size_t bytes, const std::string& purpose);
-    HostMemory(HostMemory&& other) noexcept;
-    HostMemory& operator=(HostMemory&& other) noexcept;
-    ~HostMemory();
-    void* data() const noexcept { return data_; }
-    std::size_t bytes() const noexcept { return bytes_; }
-    template <class T>
-    T* as() const noexcept {
-        return static_cast<T*>(data_);
-    }
-
-  private:
-    Backend* backend_ = nullptr;
-    void* data_ = nullptr;
-    std::size_t bytes_ = 0;
-};
+using DeviceMemory = OwnedMemory<MemoryPlace::device>;
+/// Host memory that copies to and from the device reach without staging: pinned, on a GPU.
+using HostMemory = OwnedMemory<MemoryPlace::host>;
 
 class Backend {
   public:
@@ -140,15 +133,14 @@ class Backend {
     /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.
     virtual void sum_squares(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
 
-    /// y [rows, outputs] = x [rows, inputs] w^T, w [outputs, inputs]. y may be fp32 where x and w are bf16.
-    virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) = 0;
+    /// y [rows, outputs] = x [rows, inputs] w^T + bias in every row, rounded once; w [outputs, inputs]; bias [1, outputs] in y's type, or
+    /// without data: none. y may be fp32 where x and w are bf16.
+    virtual void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) = 0;
     /// dx [rows, inputs] = dy [rows, outputs] w, or += with accumulate.
     virtual void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) = 0;
-    /// dw [outputs, inputs] (fp32) += dy^T x.
-    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) = 0;
+    /// dw [outputs, inputs] (fp32) = dy^T x, or += with accumulate.
+    virtual void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) = 0;
 
-    /// y[t] += bias in the first `rows` rows; bias: compute type, [1, columns].
-    virtual void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) = 0;
     /// dbias (fp32, [columns]) += the sum of dy over its rows, in an order that depends on the number of rows only.
     virtual void bias_backward(Stream& stream, float* dbias, Tensor dy) = 0;
 

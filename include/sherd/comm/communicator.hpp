@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -38,11 +39,15 @@ struct CollectiveTag {
 /// "'gather weights' of unit 3"
 std::string text_of(CollectiveTag tag);
 
-/// How long a device collective, or an agreement of a communicator that has a device, may wait for other ranks without any progress, in
-/// seconds.
+/// How long a device collective or an agreement may wait for other ranks without any progress, in seconds.
 struct WaitLimits {
     double hang_report_s = 20;  ///< then it is reported, once
     double timeout_s = 600;     ///< then it ends the run
+
+    /// For agreements before and beside training, where a rank may read or write for as long as it takes.
+    static constexpr WaitLimits none() noexcept {
+        return {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+    }
 };
 
 /// Bytes that this rank sent in device collectives, over all communicators split from one.

@@ -16,8 +16,7 @@ bool built_with_nccl() noexcept;
 
 struct NcclOptions {
     std::map<std::string, std::string> variables;  ///< NCCL_*: put into the environment before NCCL starts, and logged
-    double hang_report_s = 20;                     ///< a collective that runs longer is reported once
-    double timeout_s = 600;                        ///< one that runs longer, or NCCL's start, ends the run
+    WaitLimits limits;                             ///< of collectives, and of NCCL's start
 };
 
 /// Collective over `host`, which serves agreements from then on. backend: a GPU of each rank's own. nodes: by rank.

@@ -31,8 +31,8 @@ class Session {
     /// All ranks of the job, on memory of `backend`; nodes: by rank, for counting what crosses them. Collective.
     std::unique_ptr<Communicator> world(Backend& backend, const std::vector<int>& nodes, const WaitLimits& limits = {}) const;
     std::unique_ptr<Communicator> world(Backend& backend) const { return world(backend, topology_.nodes_by_rank); }
-    /// All ranks, for host agreements before there is a backend; collective.
-    std::unique_ptr<Communicator> host_world() const;
+    /// All ranks, for host agreements alone; collective.
+    std::unique_ptr<Communicator> host_world(const WaitLimits& limits = WaitLimits::none()) const;
     /// "Open MPI 4.1.4, MPI_THREAD_MULTIPLE" or "single process".
     std::string description() const;
 

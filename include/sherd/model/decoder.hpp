@@ -12,13 +12,16 @@
 namespace sherd {
 
 /// A micro-batch in device memory. Without rows (a rank with nothing left) every pass still walks through the units.
+///
+/// Surplus rows go through all products and pointwise operations like any token, since rows of a product are computed at once: their
+/// activations are finite numbers that nobody reads. Embedding, attention and loss know documents and targets and put zeros there, so that
+/// losses and every gradient of a surplus row are zero, and it adds nothing to the gradient of a weight.
 struct DeviceBatch {
     const std::int32_t* ids = nullptr;        ///< [rows]; -1 in surplus rows
     const std::int32_t* targets = nullptr;    ///< [rows]: id of the next token where that is a target, else -1
     const std::int32_t* positions = nullptr;  ///< [rows]: from 0 in each document; 0 in surplus rows
     Documents documents;
-    std::int64_t tokens = 0;  ///< rows that belong to documents
-    std::int64_t rows = 0;    ///< a bucket (tensor.hpp)
+    std::int64_t rows = 0;  ///< a bucket (tensor.hpp)
 };
 
 /// What a decoder is sized for.
@@ -70,7 +73,7 @@ class Decoder {
                            const DecoderLimits& limits);
 
     /// y = x w^T + bias, or without where there is none.
-    void linear(int unit, Tensor y, Tensor x, int weight, int bias, std::int64_t tokens);
+    void linear(int unit, Tensor y, Tensor x, int weight, int bias);
     /// Adds the gradients of weight and bias from dy.
     void linear_gradient(int unit, Tensor dy, Tensor x, int weight, int bias);
     /// Queries or keys: norm of each head where the model has one, then the rotary embedding.

@@ -4,6 +4,12 @@
 
 namespace sherd {
 
+/// Where a product puts a gradient.
+struct GradientTarget {
+    Tensor tensor;    ///< fp32
+    bool accumulate;  ///< added to what is there; else written over it
+};
+
 /// Parameters and gradients by unit (parameters.hpp), in the order: gather, weight..., release; gradient..., accumulate.
 /// Everything is ordered on the compute stream that the store was made with.
 class UnitStore {
@@ -21,6 +27,9 @@ class UnitStore {
 
     /// The fp32 buffer that a parameter's gradient is added to. Holds the running sum of the optimizer step, or zeros.
     virtual Tensor gradient(int unit, int parameter) = 0;
+    /// The same for who can also write: without `accumulate` the buffer holds nothing, and the next product is to write all of it. That
+    /// saves zeroing it and reading the zeros.
+    virtual GradientTarget gradient_target(int unit, int parameter) = 0;
     /// Every gradient of this unit of this micro-step is enqueued: it may be reduced while the next unit computes.
     virtual void accumulate(int unit) = 0;
 };

@@ -20,11 +20,19 @@ enum class ExitCode : int {
     again = 75,       ///< checkpoint written, run me again (EX_TEMPFAIL)
 };
 
+/// What some errors are besides their exit code, for those who know what to add; it stays when ranks agree on an error.
+enum class Cause : char { other, out_of_memory };
+
 /// Base of every error that sherd throws on purpose: a sentence for the user and the exit code it ends in.
 class Error : public std::runtime_error {
   public:
-    Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+    Error(ExitCode code, const std::string& message, Cause cause = Cause::other)
+        : std::runtime_error(message), cause_(cause), code_(code) {}
     ExitCode exit_code() const noexcept { return code_; }
+    Cause cause() const noexcept { return cause_; }
+
+  protected:
+    Cause cause_;
 
   private:
     ExitCode code_;

@@ -42,9 +42,10 @@ class TrainingState final : public UnitStore {
     void release(int unit) override;
     Tensor weight(int unit, int parameter) override;
     Tensor gradient(int unit, int parameter) override;
+    GradientTarget gradient_target(int unit, int parameter) override;
     void accumulate(int unit) override;
 
-    /// Zeroes the gradients: before the first micro-step of an optimizer step.
+    /// Sums of gradients start anew: before the first micro-step of an optimizer step.
     void begin_step();
     /// In the last micro-step, gradients also go to the owners of the optimizer's intervals.
     void begin_micro_step(bool last);
@@ -65,6 +66,11 @@ class TrainingState final : public UnitStore {
     void weights_loaded();
     /// Reads elements within owned(unit) of a state to host memory; blocks.
     void read(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, float* values);
+    /// The same in two parts: values are there after finish_reads(), of all that was started before.
+    void start_read(StateKind kind, ParameterPlace place, std::int64_t begin, std::int64_t count, float* values);
+    void finish_reads();
+    /// For memory of reads that are under way: waits for them where an exception leaves it.
+    [[nodiscard]] StreamGuard guard_of_reads() const { return {context_.backend, context_.compute}; }
     /// Reads elements of the summed gradient within owned(unit); blocks. For tests.
     void read_gradient(ParameterPlace place, std::int64_t begin, std::int64_t count, float* values);
 
@@ -72,7 +78,6 @@ class TrainingState final : public UnitStore {
     Tensor tensor(void* unit_data, DType type, int unit, int parameter) const;
     void load_weights_part(int unit, Interval part, const float* values);
     void copy_in(float* to, const float* values, std::int64_t count);
-    void copy_out(float* values, const float* from, std::int64_t count);
 
     ShardContext context_;
     WeightUnits weights_;

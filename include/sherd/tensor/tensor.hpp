@@ -34,7 +34,7 @@ struct Documents {
 };
 
 /// Rows that a micro-batch of `tokens` tokens is computed with: rounded up (by at most an eighth, or to 16) so that the number of distinct
-/// GEMM shapes stays bounded. Surplus rows are zero in every activation and gradient.
+/// GEMM shapes stays bounded. Surplus rows hold finite numbers in activations and zeros in gradients (decoder.hpp).
 std::int64_t bucket_rows(std::int64_t tokens) noexcept;
 
 }  // namespace sherd

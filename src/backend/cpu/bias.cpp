@@ -5,22 +5,6 @@
 
 namespace sherd::cpu {
 
-void add_bias(Tensor y, Tensor bias, std::int64_t rows) {
-    const std::int64_t n = y.columns;
-    with_compute_type(y.dtype, [&]<class T>() {
-        const T* const b = bias.as<const T>();
-        for_blocks(rows, 64, [&](std::int64_t first, std::int64_t last) {
-            widest([&]() SHERD_INLINE {
-                for (std::int64_t t = first; t < last; ++t) {
-                    T* const row = y.as<T>() + t * n;
-#pragma omp simd
-                    for (std::int64_t c = 0; c < n; ++c) row[c] = from_float<T>(to_float(row[c]) + to_float(b[c]));
-                }
-            });
-        });
-    });
-}
-
 void bias_backward(float* dbias, Tensor dy) {
     constexpr std::int64_t width = 256, height = 64;  // sums of few rows first: fp32 loses less
     const std::int64_t n = dy.columns;

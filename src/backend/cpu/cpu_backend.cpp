@@ -17,6 +17,7 @@ namespace {
 using namespace cpu;
 using shapes::expect;
 using shapes::expect_attention;
+using shapes::expect_bias;
 using shapes::expect_product;
 using shapes::expect_same;
 using shapes::text;
@@ -99,23 +100,20 @@ class CpuBackend final : public Backend {
         put(stream, [=] { *out += cpu::sum_squares(x, n); });
     }
 
-    void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) override {
+    void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) override {
         expect_product("linear_forward", y, x, w);
-        put(stream, [=, this] { cpu::linear_forward(y, x, w, products_); });
+        expect_bias("linear_forward", y, bias);
+        put(stream, [=, this] { cpu::linear_forward(y, x, w, bias, products_); });
     }
     void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) override {
         expect_product("linear_backward_input", dy, dx, w);
         put(stream, [=, this] { cpu::linear_backward_input(dx, dy, w, accumulate, products_); });
     }
-    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) override {
+    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) override {
         expect_product("linear_backward_weight", dy, x, dw);
-        put(stream, [=, this] { cpu::linear_backward_weight(dw, dy, x, products_); });
+        put(stream, [=, this] { cpu::linear_backward_weight(dw, dy, x, accumulate, products_); });
     }
 
-    void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) override {
-        expect(bias.elements() == y.columns && bias.dtype == y.dtype && rows <= y.rows, "add_bias", text(y) + " with bias " + text(bias));
-        put(stream, [=] { cpu::add_bias(y, bias, rows); });
-    }
     void bias_backward(Stream& stream, float* dbias, Tensor dy) override {
         put(stream, [=] { cpu::bias_backward(dbias, dy); });
     }

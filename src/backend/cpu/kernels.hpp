@@ -22,12 +22,11 @@ double sum(const float* x, std::int64_t n);
 double sum_squares(const float* x, std::int64_t n);
 
 // linear.cpp
-void linear_forward(Tensor y, Tensor x, Tensor w, Bf16Products products);
+void linear_forward(Tensor y, Tensor x, Tensor w, Tensor bias, Bf16Products products);
 void linear_backward_input(Tensor dx, Tensor dy, Tensor w, bool accumulate, Bf16Products products);
-void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, Bf16Products products);
+void linear_backward_weight(Tensor dw, Tensor dy, Tensor x, bool accumulate, Bf16Products products);
 
 // bias.cpp
-void add_bias(Tensor y, Tensor bias, std::int64_t rows);
 void bias_backward(float* dbias, Tensor dy);
 
 // embedding.cpp

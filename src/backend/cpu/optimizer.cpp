@@ -1,3 +1,4 @@
+#include "backend/adamw_constants.hpp"
 #include "backend/cpu/kernels.hpp"
 #include "backend/cpu/vector_math.hpp"
 
@@ -5,27 +6,11 @@ namespace sherd::cpu {
 
 namespace {
 
-/// The constants of a step as torch.optim.AdamW forms them: in double, rounded once.
-struct Constants {
-    float beta1, rest1, beta2, rest2, decay, step_size, root_bias2, epsilon, gradient_scale;
-
-    explicit Constants(const AdamWStep& s)
-        : beta1(static_cast<float>(s.beta1)),
-          rest1(static_cast<float>(1.0 - s.beta1)),
-          beta2(static_cast<float>(s.beta2)),
-          rest2(static_cast<float>(1.0 - s.beta2)),
-          decay(static_cast<float>(1.0 - s.learning_rate * s.weight_decay)),
-          step_size(static_cast<float>(s.learning_rate / s.bias1)),
-          root_bias2(static_cast<float>(1.0 / std::sqrt(s.bias2))),
-          epsilon(static_cast<float>(s.epsilon)),
-          gradient_scale(static_cast<float>(s.gradient_scale)) {}
-};
-
 struct NoWeights {};
 
 template <class W>
-SHERD_INLINE inline void update(const Constants& c, float* master, float* exp_avg, float* exp_avg_sq, const float* gradient, W* weights,
-                                std::int64_t n) {
+SHERD_INLINE inline void update(const AdamWConstants& c, float* master, float* exp_avg, float* exp_avg_sq, const float* gradient,
+                                W* weights, std::int64_t n) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
         const float g = gradient[i] * c.gradient_scale;
@@ -42,7 +27,7 @@ SHERD_INLINE inline void update(const Constants& c, float* master, float* exp_av
 template <class W>
 void update_all(const AdamWStep& step, float* master, float* exp_avg, float* exp_avg_sq, const float* gradient, W* weights,
                 std::int64_t n) {
-    const Constants constants(step);
+    const AdamWConstants constants(step);
     for_blocks(n, element_block, [&](std::int64_t first, std::int64_t last) {
         widest([&]() SHERD_INLINE {
             W* const out = std::is_same_v<W, NoWeights> ? nullptr : weights + first;

@@ -10,25 +10,6 @@ namespace sherd::cuda {
 namespace {
 
 constexpr int warps = 8, threads = warps * 32;
-constexpr int rows_of_thread = 8;
-
-/// A thread adds `chunk` columns of the bias, loaded once, to rows_of_thread rows. Bytes: 2 sizeof(T) an element. FLOPs: 1.
-template <class T, int chunk>
-__global__ void __launch_bounds__(threads) add_bias_kernel(T* y, const T* bias, std::int64_t rows, std::int64_t columns) {
-    const std::int64_t column = (std::int64_t{blockIdx.y} * threads + threadIdx.x) * chunk;
-    const std::int64_t first = std::int64_t{blockIdx.x} * rows_of_thread;
-    if (column >= columns) return;
-    float b[chunk];
-    load(b, bias + column);
-#pragma unroll 4
-    for (std::int64_t row = first; row < min(rows, first + rows_of_thread); ++row) {
-        float v[chunk];
-        load(v, y + row * columns + column);
-#pragma unroll
-        for (int j = 0; j < chunk; ++j) v[j] += b[j];
-        store(y + row * columns + column, v);
-    }
-}
 
 /// Block (p, s): the sum of rows [p rows_of_partial, ...) of dy in a strip of 32 chunks of columns. Each warp takes every eighth row; the
 /// warps' sums are added in their order. Bytes: sizeof(T) an element. FLOPs: 1.
@@ -95,30 +76,11 @@ void sum_rows(cudaStream_t stream, float* partial, Tensor dy) {
                                           dy.columns, rows_of_partial(dy.rows));
 }
 
-template <class T, int chunk>
-void add_to_rows(cudaStream_t stream, Tensor y, Tensor bias, std::int64_t rows) {
-    const dim3 grid(blocks_for(rows, rows_of_thread), blocks_for(y.columns, std::int64_t{threads} * chunk));
-    launch<add_bias_kernel<T, chunk>>({.grid = grid, .block = dim3(threads), .stream = stream}, y.as<T>(), bias.as<const T>(), rows,
-                                      y.columns);
-}
-
 }  // namespace
 
 void add_column_sums(cudaStream_t stream, float* out, const float* partial, std::int64_t count, std::int64_t columns) {
     launch<column_sums_kernel>({.grid = dim3(blocks_for(columns, 32)), .block = dim3(32 * summing_rows), .stream = stream}, out, partial,
                                static_cast<int>(count), columns);
-}
-
-void add_bias(cudaStream_t stream, Tensor y, Tensor bias, std::int64_t rows) {
-    if (rows == 0 || y.columns == 0) return;
-    with_type(y.dtype, "add_bias", [&]<class T>() {
-        constexpr int chunk = vector_of<T>;
-        if (y.columns % chunk == 0 && aligned_to(16, y.as<T>(), bias.as<T>())) {
-            add_to_rows<T, chunk>(stream, y, bias, rows);
-        } else {
-            add_to_rows<T, 1>(stream, y, bias, rows);
-        }
-    });
 }
 
 void bias_backward(cudaStream_t stream, float* dbias, Tensor dy, float* scratch) {

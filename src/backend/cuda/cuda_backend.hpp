@@ -56,11 +56,10 @@ class CudaBackend final : public Backend {
     void sum(Stream& stream, double* out, const float* x, std::int64_t n) override;
     void sum_squares(Stream& stream, double* out, const float* x, std::int64_t n) override;
 
-    void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) override;
+    void linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) override;
     void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) override;
-    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) override;
+    void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) override;
 
-    void add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) override;
     void bias_backward(Stream& stream, float* dbias, Tensor dy) override;
     void embedding_forward(Stream& stream, Tensor y, Tensor table, const std::int32_t* ids) override;
     void embedding_backward(Stream& stream, Tensor dtable, Tensor dy, const std::int32_t* ids) override;

@@ -9,6 +9,7 @@ namespace sherd::cuda {
 
 using shapes::expect;
 using shapes::expect_attention;
+using shapes::expect_bias;
 using shapes::expect_product;
 using shapes::expect_same;
 using shapes::text;
@@ -29,23 +30,21 @@ void CudaBackend::sum_squares(Stream& stream, double* out, const float* x, std::
     cuda::sum_squares(s.get(), out, x, n, static_cast<double*>(scratch_of(s, reduce_scratch * sizeof(double))));
 }
 
-void CudaBackend::linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w) {
+void CudaBackend::linear_forward(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor bias) {
     expect_product("linear_forward", y, x, w);
-    products_->forward(enter(stream, "linear_forward"), y, x, w);
+    expect_bias("linear_forward", y, bias);
+    products_->forward(enter(stream, "linear_forward"), y, x, w, bias);
 }
 void CudaBackend::linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, bool accumulate) {
     expect_product("linear_backward_input", dy, dx, w);
     products_->backward_input(enter(stream, "linear_backward_input"), dx, dy, w, accumulate);
 }
-void CudaBackend::linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x) {
+void CudaBackend::linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     expect_product("linear_backward_weight", dy, x, dw);
-    products_->backward_weight(enter(stream, "linear_backward_weight"), dw, dy, x);
+    if (dy.rows > 0) return products_->backward_weight(enter(stream, "linear_backward_weight"), dw, dy, x, accumulate);
+    if (!accumulate) zero(stream, dw.data, dw.bytes());
 }
 
-void CudaBackend::add_bias(Stream& stream, Tensor y, Tensor bias, std::int64_t rows) {
-    expect(bias.elements() == y.columns && bias.dtype == y.dtype && rows <= y.rows, "add_bias", text(y) + " with bias " + text(bias));
-    cuda::add_bias(enter(stream, "add_bias").get(), y, bias, rows);
-}
 void CudaBackend::bias_backward(Stream& stream, float* dbias, Tensor dy) {
     CudaStream& s = enter(stream, "bias_backward");
     const auto bytes = static_cast<std::uint64_t>(bias_scratch(dy.rows, dy.columns)) * sizeof(float);

@@ -25,7 +25,6 @@ void sum_squares(cudaStream_t stream, double* out, const float* x, std::int64_t 
 inline constexpr std::int64_t reduce_scratch = 1024;
 
 // bias.cu; scratch: bias_scratch(rows, columns) floats
-void add_bias(cudaStream_t stream, Tensor y, Tensor bias, std::int64_t rows);
 void bias_backward(cudaStream_t stream, float* dbias, Tensor dy, float* scratch);
 std::int64_t bias_scratch(std::int64_t rows, std::int64_t columns);
 

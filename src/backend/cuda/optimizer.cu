@@ -1,33 +1,16 @@
+#include "backend/adamw_constants.hpp"
 #include "dispatch.hpp"
 #include "elementwise.cuh"
 #include "kernels.hpp"
-
-#include <cmath>
 
 namespace sherd::cuda {
 
 namespace {
 
-/// The constants of a step as torch.optim.AdamW forms them: in double, rounded once.
-struct Constants {
-    float beta1, rest1, beta2, rest2, decay, step_size, root_bias2, epsilon, gradient_scale;
-
-    explicit Constants(const AdamWStep& s)
-        : beta1(static_cast<float>(s.beta1)),
-          rest1(static_cast<float>(1.0 - s.beta1)),
-          beta2(static_cast<float>(s.beta2)),
-          rest2(static_cast<float>(1.0 - s.beta2)),
-          decay(static_cast<float>(1.0 - s.learning_rate * s.weight_decay)),
-          step_size(static_cast<float>(s.learning_rate / s.bias1)),
-          root_bias2(static_cast<float>(1.0 / std::sqrt(s.bias2))),
-          epsilon(static_cast<float>(s.epsilon)),
-          gradient_scale(static_cast<float>(s.gradient_scale)) {}
-};
-
 /// Bytes: 28 an element, and those of its copy in W where weights is not null. FLOPs: 15.
 template <class W>
 __global__ void __launch_bounds__(elementwise_threads) adamw_kernel(float* master, float* exp_avg, float* exp_avg_sq, const float* gradient,
-                                                                    W* weights, std::int64_t n, Constants c, bool aligned) {
+                                                                    W* weights, std::int64_t n, AdamWConstants c, bool aligned) {
     over_elements<chunk_of<float>>(n, aligned, [&]<int N>(std::int64_t i) {
         float p[N], m[N], v[N], g[N];
         load(p, master + i);
@@ -58,7 +41,7 @@ void adamw(cudaStream_t stream, const AdamWStep& step, float* master, float* exp
         constexpr int chunk = chunk_of<float>;
         const bool aligned = aligned_to(16, master, exp_avg, exp_avg_sq, gradient) && aligned_to(chunk * sizeof(W), weights.as<W>());
         launch<adamw_kernel<W>>(elementwise_shape(stream, n, chunk), master, exp_avg, exp_avg_sq, gradient, weights.as<W>(), n,
-                                Constants(step), aligned);
+                                AdamWConstants(step), aligned);
     });
 }
 

@@ -68,8 +68,8 @@ void make(Layout& layout, DType type, std::int64_t rows, std::int64_t columns, b
 }
 
 std::string text(const ProductKey& k) {
-    return fmt::format("[{}, {}] {} by [{}, {}] {} into {}{}", k.n, k.k, name_of(k.right), k.k, k.m, name_of(k.left), name_of(k.to),
-                       k.accumulate ? ", added" : "");
+    return fmt::format("[{}, {}] {} by [{}, {}] {} into {}{}{}", k.n, k.k, name_of(k.right), k.k, k.m, name_of(k.left), name_of(k.to),
+                       k.accumulate ? ", added" : "", k.bias_alignment > 0 ? " with bias" : "");
 }
 
 }  // namespace
@@ -89,13 +89,25 @@ Products::~Products() {
     (void)cublasLtDestroy(handle_);
 }
 
-const Products::Compiled& Products::find(const char* operation, const ProductKey& key) {
-    if (const auto found = compiled_.find(key); found != compiled_.end()) return *found->second;
+const Products::Compiled& Products::find(const char* operation, const ProductKey& key, const void* bias) {
+    const auto found = compiled_.find(key);
+    const Compiled& product = found != compiled_.end() ? *found->second : compile(operation, key, bias);
+    // a call reads its description before it returns, so that one description serves biases at many addresses
+    if (bias != nullptr) set(product.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    return product;
+}
+
+const Products::Compiled& Products::compile(const char* operation, const ProductKey& key, const void* bias) {
     auto made = std::make_unique<Compiled>();
     const bool tf32 = tf32_ && key.left == DType::f32 && key.right == DType::f32;
     SHERD_CUBLAS(cublasLtMatmulDescCreate(made->description.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(made->description, CUBLASLT_MATMUL_DESC_TRANSA, key.left_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(made->description, CUBLASLT_MATMUL_DESC_TRANSB, key.right_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (bias != nullptr) {
+        set(made->description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+        set(made->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(key.to)));
+        set(made->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // the heuristic reads its alignment off it
+    }
     make(made->to, key.to, key.m, key.n, false);
     make(made->left, key.left, key.m, key.k, key.left_transposed);
     make(made->right, key.right, key.k, key.n, key.right_transposed);
@@ -123,7 +135,7 @@ const Products::Compiled& Products::find(const char* operation, const ProductKey
 }
 
 void Products::multiply(CudaStream& stream, const char* operation, const Tensor& to, const Tensor& left, bool left_transposed,
-                        const Tensor& right, bool right_transposed, bool accumulate) {
+                        const Tensor& right, bool right_transposed, bool accumulate, const void* bias) {
     if (to.rows == 0 || to.columns == 0) return;
     // column-major, so that `columns` are rows
     const std::int64_t k = left_transposed ? left.columns : left.rows;
@@ -136,10 +148,11 @@ void Products::multiply(CudaStream& stream, const char* operation, const Tensor&
                          left_transposed,
                          right_transposed,
                          accumulate,
-                         {alignment_of(to.data), alignment_of(left.data), alignment_of(right.data)}};
+                         {alignment_of(to.data), alignment_of(left.data), alignment_of(right.data)},
+                         bias == nullptr ? 0 : alignment_of(bias)};
     if (stream.scratch().bytes() < workspace_bytes)
         throw DeviceError("{} on stream '{}', which has no workspace for products", operation, stream.name());
-    const Compiled& product = find(operation, key);
+    const Compiled& product = find(operation, key, bias);
     const float one = 1, beta = accumulate ? 1.0f : 0.0f;
     const cublasStatus_t status = cublasLtMatmul(handle_, product.description.get(), &one, left.data, product.left.get(), right.data,
                                                  product.right.get(), &beta, to.data, product.to.get(), to.data, product.to.get(),
@@ -149,17 +162,16 @@ void Products::multiply(CudaStream& stream, const char* operation, const Tensor&
             call_failure("cublasLtMatmul", __FILE__, __LINE__, fmt::format("{} ({}): {}", operation, text(key), words_of(status))));
 }
 
-void Products::forward(CudaStream& stream, const Tensor& y, const Tensor& x, const Tensor& w) {
-    multiply(stream, "linear_forward", y, w, true, x, false, false);
+void Products::forward(CudaStream& stream, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+    multiply(stream, "linear_forward", y, w, true, x, false, false, bias.data);
 }
 
 void Products::backward_input(CudaStream& stream, const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate) {
     multiply(stream, "linear_backward_input", dx, w, false, dy, false, accumulate);
 }
 
-void Products::backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x) {
-    if (dy.rows == 0) return;
-    multiply(stream, "linear_backward_weight", dw, x, false, dy, true, true);
+void Products::backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate) {
+    multiply(stream, "linear_backward_weight", dw, x, false, dy, true, accumulate);
 }
 
 }  // namespace sherd::cuda

@@ -20,6 +20,7 @@ struct ProductKey {
     DType to, left, right;
     bool left_transposed, right_transposed, accumulate;
     std::array<std::uint32_t, 3> alignments;  ///< of to, left, right, in bytes, at most 256
+    std::uint32_t bias_alignment;             ///< of what is added to each row of the program's (column of cuBLASLt's) result; 0: nothing
     auto operator<=>(const ProductKey&) const = default;
 };
 
@@ -34,18 +35,19 @@ class Products {
     Products(const Products&) = delete;
     Products& operator=(const Products&) = delete;
 
-    /// y [rows, outputs] = x [rows, inputs] w^T
-    void forward(CudaStream& stream, const Tensor& y, const Tensor& x, const Tensor& w);
+    /// y [rows, outputs] = x [rows, inputs] w^T + bias, where that has data; of the type of y, the only one that cuBLASLt takes here
+    void forward(CudaStream& stream, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias);
     /// dx = dy w, or += with accumulate
     void backward_input(CudaStream& stream, const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate);
     /// dw += dy^T x
-    void backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x);
+    void backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate);
 
   private:
     struct Compiled;
     void multiply(CudaStream& stream, const char* operation, const Tensor& to, const Tensor& left, bool left_transposed,
-                  const Tensor& right, bool right_transposed, bool accumulate);
-    const Compiled& find(const char* operation, const ProductKey& key);
+                  const Tensor& right, bool right_transposed, bool accumulate, const void* bias = nullptr);
+    const Compiled& find(const char* operation, const ProductKey& key, const void* bias);
+    const Compiled& compile(const char* operation, const ProductKey& key, const void* bias);
 
     bool tf32_;
     cublasLtHandle_t handle_ = nullptr;

@@ -12,11 +12,10 @@ namespace sherd::detail {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double seconds_to_part = 10;  // for the last words of communicators that end in order
 
-double since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
+double since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// Short waits are the rule: no pause at first.
@@ -33,8 +32,15 @@ NcclHandle::NcclHandle(const ncclUniqueId& id, int rank, int size, double timeou
     SHERD_NCCL(ncclCommInitRankConfig(&communicator_, size, id, rank, &config));
 }
 
-void NcclHandle::start() {
-    settle(fmt::format("the start of a communicator of {} ranks", size_));
+bool NcclHandle::start(double seconds) {
+    const std::string what = fmt::format("the start of a communicator of {} ranks", size_);
+    const auto began = Clock::now();
+    while (!done(what)) {
+        check_deadline(made_, what);
+        if (since(began) > seconds) return false;
+        pause(since(began));
+    }
+    return true;
 }
 
 NcclHandle::~NcclHandle() {
@@ -70,31 +76,33 @@ void NcclHandle::fail(ncclResult_t code, const std::string& what) {
     throw DeviceError(call_failure("NCCL", __FILE__, __LINE__, fmt::format("{}: {}; NCCL_DEBUG = INFO in [nccl] tells more", what, words)));
 }
 
-void NcclHandle::check(const std::string& what) {
-    if (aborted()) return;
+bool NcclHandle::done(const std::string& what) {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
+    const ncclResult_t asked = ncclCommGetAsyncError(get(), &state);
     if (asked != ncclSuccess) fail(asked, what);
     if (state != ncclSuccess && state != ncclInProgress) fail(state, what);
+    return state == ncclSuccess;
+}
+
+void NcclHandle::check(const std::string& what) {
+    if (!aborted()) (void)done(what);
+}
+
+void NcclHandle::check_deadline(Clock::time_point start, const std::string& what) {
+    const double waited = since(start);
+    if (waited <= timeout_s_) return;
+    abort();
+    throw DeviceError(
+        "NCCL: {} was not done after {:.0f} s on rank {} (host {}); are all ranks alive, and can their hosts reach one another "
+        "(NCCL_SOCKET_IFNAME in [nccl])? NCCL_DEBUG = INFO tells more, communication.timeout_s waits longer",
+        what, waited, process_rank(), host_name());
 }
 
 void NcclHandle::settle(const std::string& what) {
     const auto start = Clock::now();
-    for (;;) {
-        ncclResult_t state = ncclSuccess;
-        const ncclResult_t asked = ncclCommGetAsyncError(get(), &state);
-        if (asked != ncclSuccess) fail(asked, what);
-        if (state == ncclSuccess) return;
-        if (state != ncclInProgress) fail(state, what);
-        const double waited = since(start);
-        if (waited > timeout_s_) {
-            abort();
-            throw DeviceError(
-                "NCCL: {} was not done after {:.0f} s on rank {} (host {}); are all ranks alive, and can their hosts reach one another "
-                "(NCCL_SOCKET_IFNAME in [nccl])? NCCL_DEBUG = INFO tells more, communication.timeout_s waits longer",
-                what, waited, process_rank(), host_name());
-        }
-        pause(waited);
+    while (!done(what)) {
+        check_deadline(start, what);
+        pause(since(start));
     }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 /// A communicator of NCCL that never blocks the host: every call returns at once, and what is under way is waited for with a deadline.
+#include <chrono>
 #include <nccl.h>
 #include <string>
 
@@ -14,8 +15,9 @@ class NcclHandle {
     NcclHandle(const NcclHandle&) = delete;
     NcclHandle& operator=(const NcclHandle&) = delete;
 
-    /// Waits until all ranks have begun; before anything else. Throws DeviceError, after the deadline at the latest.
-    void start();
+    /// Waits up to `seconds` until all ranks have begun; before anything else, again and again until it is true. Throws DeviceError: NCCL
+    /// failed, or the deadline passed.
+    bool start(double seconds);
     /// Throws DeviceError after abort().
     ncclComm_t get() const;
     /// Waits until what was called is on its stream. Throws DeviceError: NCCL failed, or the deadline passed; both abort.
@@ -27,11 +29,17 @@ class NcclHandle {
     bool aborted() const noexcept { return communicator_ == nullptr; }
 
   private:
+    using Clock = std::chrono::steady_clock;
+    /// Whether what was called last is done. Aborts and throws where NCCL has failed.
+    bool done(const std::string& what);
     [[noreturn]] void fail(ncclResult_t code, const std::string& what);
+    /// Aborts and throws where it has taken longer than the deadline.
+    void check_deadline(Clock::time_point start, const std::string& what);
 
     ncclComm_t communicator_ = nullptr;
     double timeout_s_;
     int size_;
+    Clock::time_point made_ = Clock::now();
 };
 
 }  // namespace sherd::detail

@@ -9,6 +9,7 @@
 #include "sherd/comm/nccl.hpp"
 #include "sherd/runtime/log.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -44,9 +45,8 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
         collectively(*host_, [&] { exchange_ = std::make_unique<NcclExchange>(backend_, rank(), size()); });
-        // in two steps, so that a rank that cannot even begin says why before the others have waited for it in vain
-        collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.timeout_s); });
-        collectively(*host_, [&] { nccl_->start(); });
+        collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.limits.timeout_s); });
+        start_together();
         backend_.watchers().add(*this);
     }
     ~NcclCommunicator() override { backend_.watchers().remove(*this); }
@@ -80,6 +80,17 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
     }
 
   private:
+    /// NCCL tells a rank only about itself: where one cannot start, the others would wait for it until the deadline. So each looks for a
+    /// while, and all tell one another.
+    void start_together() {
+        constexpr double longest_look = 0.25;
+        for (double look = 0.005;; look = std::min(2 * look, longest_look)) {
+            bool begun = false;
+            collectively(*host_, [&] { begun = nccl_->start(look); });
+            if (!any_of_ranks(*host_, !begun)) return;
+        }
+    }
+
     void enqueue(cuda::CudaStream& stream, const Redistribution& m, CollectiveTag tag) {
         const auto me = static_cast<std::size_t>(rank());
         const ncclDataType_t type = nccl_type(m.dtype);
@@ -143,18 +154,18 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         const auto running = progress_.oldest();
         nccl_->check(running ? text_of(running->tag) : "a collective");
         if (!running) return;
-        if (running->seconds > options_.timeout_s) {
+        if (running->seconds > options_.limits.timeout_s) {
             nccl_->abort();
             throw DeviceError(
                 "NCCL: {} among {} ranks has run for {:.0f} s on rank {} (host {}) and is not done: another rank is late or gone; "
                 "communication.timeout_s waits longer",
                 text_of(running->tag), size(), running->seconds, process_rank(), host_name());
         }
-        if (running->seconds > options_.hang_report_s && !std::exchange(reported_, true))
+        if (running->seconds > options_.limits.hang_report_s && !std::exchange(reported_, true))
             log::warning_of_any_rank(
                 fmt::format("NCCL: {} among {} ranks has run for {:.0f} s on rank {} (host {}); another rank is late or gone",
                             text_of(running->tag), size(), running->seconds, process_rank(), host_name()));
-        if (running->seconds < options_.hang_report_s) reported_ = false;
+        if (running->seconds < options_.limits.hang_report_s) reported_ = false;
     }
     void abandon() noexcept override { nccl_->abort(); }
 

@@ -40,6 +40,7 @@ struct Preference {
 struct Algorithm {
     std::uint64_t shapes;
     std::uint32_t alignment[4];
+    std::uint32_t bias_alignment;  ///< of the address that the description had
     std::uint64_t workspace;
 };
 
@@ -83,6 +84,11 @@ std::uint64_t hash(const Description& d, const Layout* const (&all)[4]) {
     return h;
 }
 
+std::uint32_t alignment_of(const void* address) {
+    const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(address) | 256U;
+    return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
 /// Bytes from the first to the last element.
 std::size_t extent(const emu::Matrix& m) {
     const std::uint64_t lines = m.row_major ? m.rows : m.columns, each = m.row_major ? m.columns : m.rows;
@@ -103,6 +109,10 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
 bool supported(const Description& d, const Layout& a, const Layout& out) {
     const bool narrow = a.type == CUDA_R_16F || a.type == CUDA_R_16BF;
     if (d.scale != CUDA_R_32F || (d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && d.epilogue != CUBLASLT_EPILOGUE_BIAS)) return false;
+    if (d.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+        if (d.bias == nullptr) throw Fault("cuBLASLt: the epilogue adds a bias, and the description has no address of one");
+        if (d.bias_type >= 0 && d.bias_type != static_cast<std::int32_t>(out.type)) return false;
+    }
     if (d.compute == CUBLAS_COMPUTE_32F)
         return (a.type == CUDA_R_32F && out.type == CUDA_R_32F) || (narrow && (out.type == a.type || out.type == CUDA_R_32F));
     return d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F && out.type == CUDA_R_32F;
@@ -249,7 +259,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (wanted < 1 || !fits(operation, *all[0], *all[1], *all[2], *all[3])) return CUBLAS_STATUS_INVALID_VALUE;
     if (!supported(operation, *all[0], *all[3])) return CUBLAS_STATUS_NOT_SUPPORTED;
     const auto& p = in<Preference>(pref);
-    Algorithm chosen{hash(operation, all), {}, std::min<std::uint64_t>(p.workspace, 64 << 10)};
+    Algorithm chosen{hash(operation, all), {}, alignment_of(operation.bias), std::min<std::uint64_t>(p.workspace, 64 << 10)};
     std::ranges::copy(p.alignment, chosen.alignment);
     results[0] = {};
     static_assert(sizeof chosen <= sizeof results[0].algo.data);
@@ -276,6 +286,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         if (reinterpret_cast<std::uintptr_t>(data[i]) % chosen.alignment[i] != 0)
             throw Fault(std::string("cublasLtMatmul: matrix ") + "ABCD"[i] + " is not aligned to the " +
                         std::to_string(chosen.alignment[i]) + " bytes that its algorithm was chosen for");
+    if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && alignment_of(operation.bias) < chosen.bias_alignment)
+        throw Fault("cublasLtMatmul: the bias is not aligned to the " + std::to_string(chosen.bias_alignment) +
+                    " bytes of the one that its algorithm was chosen for");
     if (workspace_bytes < chosen.workspace || (chosen.workspace > 0 && workspace == nullptr)) return CUBLAS_STATUS_INVALID_VALUE;
     emu::Product product{.a = matrix(*all[0], a), .b = matrix(*all[1], b), .c = matrix(*all[2], c), .d = matrix(*all[3], d)};
     product.transpose_a = operation.a != CUBLAS_OP_N;

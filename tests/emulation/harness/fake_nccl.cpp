@@ -1,7 +1,8 @@
 /// Stand-in for libnccl: communicators, groups and calls. What moves is in fake_nccl_wire.cpp.
 ///
 /// A nonblocking communicator answers ncclInProgress as often as it may, and what was asked for is put on the stream only when
-/// ncclCommGetAsyncError has said ncclSuccess: who goes on earlier is told so.
+/// ncclCommGetAsyncError has said ncclSuccess: who goes on earlier is told so. To the others its rank has come when it first asked: an
+/// "asynchronous error" before that leaves them waiting.
 #include "execution.hpp"
 #include "fake_nccl_wire.hpp"
 #include "fake_state.hpp"
@@ -102,6 +103,7 @@ ncclResult_t initialize(ncclComm_t* comm, const std::string& name, int ranks, in
     if (cudaGetDevice(&made->device) != cudaSuccess) return ncclUnhandledCudaError;
     *comm = made.release();
     if (!blocking) return ncclInProgress;
+    (*comm)->wire->join();
     while (!(*comm)->wire->complete()) std::this_thread::sleep_for(std::chrono::microseconds(50));
     return ncclSuccess;
 }
@@ -174,6 +176,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* e) {
     EMU_NCCL_CALL();
     if (emu::call_fails("asynchronous error")) comm->wire->broken = true;
     if (comm->wire->broken) return *e = ncclRemoteError, ncclSuccess;
+    comm->wire->join();  // what a rank does to connect may fail after the call that began it, and then the others wait for it
     if (!comm->wire->complete()) return *e = ncclInProgress, ncclSuccess;
     if (!comm->pending.empty() && !std::exchange(comm->polled, true)) return *e = ncclInProgress, ncclSuccess;
     for (const auto& put : std::exchange(comm->pending, {})) put();

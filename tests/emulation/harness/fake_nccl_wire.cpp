@@ -66,6 +66,9 @@ Wire::Wire(std::string n, int r, int size)
     map_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     close(file);
     if (map_ == MAP_FAILED) throw Fault("the stand-in of NCCL cannot map shared memory " + name);
+}
+
+void Wire::join() {
     slot(rank).joined.store(1);
 }
 

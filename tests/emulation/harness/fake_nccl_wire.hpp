@@ -42,6 +42,7 @@ class Wire {
     unsigned long collectives = 0, splits = 0;   ///< begun here, for their numbers
     std::vector<unsigned long> sends, receives;  ///< likewise, by peer
 
+    void join();            ///< this rank has come
     bool complete() const;  ///< all ranks have come; the first to see it removes the name
     /// Every rank's (color, key), by rank; blocks.
     std::vector<std::pair<int, int>> exchange(int color, int key);

@@ -4,7 +4,7 @@
 // is beyond the documents there are has no rows: blocks of such rows end at once. Scratch of the backward pass is planned for documents
 // that are all of the longest one's length; a micro-batch that needs more, many short ones beside a long one, is the own kernels'.
 //
-// Tiles of the last document reach into surplus rows, whose numbers count for nothing but must be finite. They are: surplus rows are zero.
+// Tiles of the last document reach into surplus rows, whose numbers count for nothing but must be finite. They are (tensor.hpp).
 #include "backend/cuda/cudnn/plans.hpp"
 #include "backend/cuda/fused_attention.hpp"
 #include "backend/cuda/packed.hpp"
