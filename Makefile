@@ -34,7 +34,7 @@ LIBS_ALL     = $(LIB_LINKS) $(CUDA_LINKS) $(LDLIBS)
 
 include make/cuda.mk
 
-LIBRARY_SOURCES := $(filter-out src/app/main.cpp src/tools/% $(ABSENT_SOURCES),$(wildcard src/*/*.cpp src/*/*/*.cpp))
+LIBRARY_SOURCES := $(filter-out src/app/main.cpp src/tools/% $(ABSENT_SOURCES),$(wildcard src/*/*.cpp src/*/*/*.cpp src/*/*/*/*.cpp))
 TOOL_SOURCES    := $(wildcard src/tools/*.cpp)
 UNIT_SOURCES    := $(wildcard tests/unit/*.cpp)
 DIST_SOURCES    := $(wildcard tests/distributed/*.cpp)

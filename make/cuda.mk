@@ -1,9 +1,11 @@
 # The CUDA backend and NCCL: whether they are built, where they lie, how kernels are compiled (docs/gpu.md).
 #
 # CUDA=0 leaves them out, CUDA=1 fails where they are not found; else they are built where nvcc is found. NCCL=0 leaves out NCCL alone.
-# CUDA_HOME, NCCL_HOME, CUDNN_HOME: places. CUDA_ARCHS: what kernels are compiled for. CUDNN_HOME is taken note of only: no part uses cuDNN.
+# cuDNN is built in where its header and that of its frontend are found; CUDNN=0 and CUDNN=1 likewise.
+# CUDA_HOME, NCCL_HOME, CUDNN_HOME, CUDNN_FRONTEND_HOME: places. CUDA_ARCHS: what kernels are compiled for.
 
 CUDA_ARCHS ?= 75 80 90
+comma := ,
 ifneq ($(CUDA),0)
   ifeq ($(VARIANT)$(CUDA),sanitize)
     NVCC :=
@@ -26,13 +28,26 @@ ifneq ($(NVCC),)
   ifeq ($(NCCL)$(NCCL_HEADER),1)
     $(error NCCL=1: no nccl.h in $(or $(NCCL_HOME),$(CUDA_HOME) or /usr)/include; say NCCL_HOME=PLACE, or NCCL=0)
   endif
+  CUDNN_PLACES := $(if $(CUDNN_HOME),$(CUDNN_HOME)/include,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu)
+  CUDNN_HEADER := $(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDNN_PLACES))))
+  CUDNN_FRONTEND := $(firstword $(wildcard $(addsuffix /cudnn_frontend.h,$(or $(addsuffix /include,$(CUDNN_FRONTEND_HOME)),$(CUDNN_PLACES)))))
+  ifneq ($(CUDNN),0)
+    HAS_CUDNN := $(and $(CUDNN_HEADER),$(CUDNN_FRONTEND))
+  endif
+  ifeq ($(CUDNN)$(HAS_CUDNN),1)
+    $(error CUDNN=1: no $(if $(CUDNN_HEADER),cudnn_frontend.h; say CUDNN_FRONTEND_HOME,cudnn.h; say CUDNN_HOME)=PLACE of a folder that has it in include, or CUDNN=0)
+  endif
+  # newer frontends also compile kernels of their own, which nothing here uses: thus nvrtc. gcc 12 sees a vector of -1 elements in the frontend
+  CUDNN_CFLAGS := -Wno-stringop-overflow $(if $(HAS_CUDNN),-isystem $(dir $(CUDNN_FRONTEND)) $(if $(CUDNN_HOME),$(call home_cflags,$(CUDNN_HOME))))
   CUDA_CFLAGS := -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),$(call home_cflags,$(NCCL_HOME))) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
-  CUDA_LINKS := $(call home_links,$(CUDA_HOME)) -lcublasLt -lcudart $(if $(NCCL_HEADER),$(if $(NCCL_HOME),$(call home_links,$(NCCL_HOME))) -lnccl)
+  CUDA_LINKS := $(call home_links,$(CUDA_HOME)) -lcublasLt -lcudart $(if $(NCCL_HEADER),$(if $(NCCL_HOME),$(call home_links,$(NCCL_HOME))) -lnccl) \
+    $(if $(HAS_CUDNN),$(if $(CUDNN_HOME),$(call home_links,$(CUDNN_HOME))) -lcudnn -Wl$(comma)--push-state$(comma)--as-needed -lnvrtc -Wl$(comma)--pop-state)
   CUDA_SOURCES := $(wildcard src/backend/cuda/*.cu)
 endif
 
 # one of each pair is compiled
-ABSENT_SOURCES := $(if $(NVCC),src/backend/cuda_absent.cpp,src/backend/cuda/%) $(if $(NCCL_HEADER),src/comm/nccl_absent.cpp,src/comm/nccl/%)
+ABSENT_SOURCES := $(if $(NVCC),src/backend/cuda_absent.cpp,src/backend/cuda/%) $(if $(HAS_CUDNN),src/backend/cuda/cudnn_absent.cpp,src/backend/cuda/cudnn/%) \
+  $(if $(NCCL_HEADER),src/comm/nccl_absent.cpp,src/comm/nccl/%)
 
 # machine code for every architecture, and PTX of the last, which drivers compile for what comes after it
 last_arch = $(lastword $(CUDA_ARCHS))
@@ -42,6 +57,7 @@ NVCCFLAGS_ALL = -std=c++20 -O3 -ccbin $(CXX) $(GENCODE) -Werror all-warnings -Xc
 
 # host code of the GPU side sees the vendors' headers; the rest of the program cannot
 $(OUT)/obj/src/backend/cuda/%.o $(OUT)/obj/src/comm/nccl/%.o: FILE_FLAGS = $(CUDA_CFLAGS)
+$(OUT)/obj/src/backend/cuda/cudnn/%.o: FILE_FLAGS = $(CUDA_CFLAGS) $(CUDNN_CFLAGS)
 
 $(OUT)/obj/%.cu.o: %.cu $(OUT)/nvcc-flags
 	@mkdir -p $(@D)

@@ -1,5 +1,5 @@
 # make test-emulation: the CUDA side on machines without a GPU. Kernels run thread by thread on the CPU, host code against stand-ins of the
-# CUDA runtime, cuBLASLt and NCCL; tests/emulation/harness/README.md tells what they see. Builds below build/emulation:
+# CUDA runtime, cuBLASLt, cuDNN and NCCL; tests/emulation/harness/README.md tells what they see. Builds below build/emulation:
 #   checked  kernels compiled so that every access reaches harness/access_check.cpp: races, bounds, what was never written
 #   asan     kernels, host code and harness under AddressSanitizer and UndefinedBehaviorSanitizer
 #   plain    kernels optimized, for whole training runs
@@ -10,7 +10,8 @@ NCCL_HOME ?=
 EMU := $(BUILD)/emulation
 EMU_HARNESS := tests/emulation/harness
 
-EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
+# a stand-in for cuDNN's headers comes before theirs
+EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation -I$(EMU_HARNESS)/fake_cudnn $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
 EMU_COMMON   := -std=c++20 -fno-strict-aliasing -march=$(MARCH) -fopenmp -Wall -Wextra -Wno-restrict -Werror -DSHERD_VERSION='"$(VERSION)"' $(EMU_INCLUDES)
 # memory is read through uint4*, and behind opaque handles, which nvcc allows and ISO C++ does not; `#pragma unroll` is nvcc's
 EMU_CU       := -x c++ $(EMU_COMMON) -Wno-unknown-pragmas
@@ -22,7 +23,9 @@ EMU_PLAIN    := -O2 -g1
 
 EMU_KERNELS       := $(wildcard src/backend/cuda/*.cu)
 EMU_KERNEL_HOST   := src/backend/cuda/check.cpp src/backend/cuda/launch.cpp
-EMU_HOST_CODE     := $(wildcard src/backend/cuda/*.cpp src/comm/nccl/*.cpp)
+EMU_HOST_CODE     := $(filter-out %/cudnn_absent.cpp,$(wildcard src/backend/cuda/*.cpp src/backend/cuda/cudnn/*.cpp src/comm/nccl/*.cpp))
+# without cuDNN: its frontend's stand-in wants the rest of the emulation
+EMU_NVCC_CODE     := $(filter-out src/backend/cuda/cudnn/%,$(EMU_HOST_CODE)) src/backend/cuda/cudnn_absent.cpp
 EMU_RUNTIME       := $(filter-out %/access_check.cpp %/fake_nvml.cpp,$(wildcard $(EMU_HARNESS)/*.cpp))
 EMU_ALL_TESTS     := $(wildcard tests/emulation/*_test.cpp tests/emulation/*_test.cu)
 EMU_KERNEL_TESTS  := $(filter tests/emulation/kernels_%,$(EMU_ALL_TESTS))
@@ -81,13 +84,23 @@ EMU_NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
 EMU_DEVICE_CODE := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(EMU_KERNELS))
 EMU_CUDA_LINKS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(NCCL_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lnccl
 $(EMU)/nvcc/sherd: NVCC := $(EMU_NVCC)
-$(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_HOST_CODE)) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a
+$(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_NVCC_CODE)) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a
 	@mkdir -p $(@D)
 	$(call run,LINK,$@,$(CXX) -o $@ $^ $(EMU_LINKS) $(EMU_CUDA_LINKS))
 
+# the real cuDNN, which plans for GPUs that are not there, and a driver's library that says that all went well
+EMU_STUB := $(firstword $(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so $(CUDA_HOME)/lib/stubs/libcuda.so))
+EMU_CUDNN := $(if $(and $(HAS_CUDNN),$(EMU_STUB)),$(EMU)/cudnn/plans $(EMU)/cudnn/libcuda.so.1)
+$(EMU)/cudnn/plans: tests/emulation/cudnn_plans.cpp $(call objects,src/backend/cuda/cudnn/graph.cpp src/backend/cuda/cudnn/plans.cpp) $(EMU)/libcommon.a
+	@mkdir -p $(@D)
+	$(call run,CXX,$< (cudnn),$(CXX) $(CXXFLAGS_ALL) $(CUDA_CFLAGS) $(CUDNN_CFLAGS) -O1 -o $@ $^ $(EMU_LINKS) $(CUDA_LINKS))
+$(EMU)/cudnn/libcuda.so.1: $(EMU_HARNESS)/fake_libcuda.py $(EMU_STUB)
+	@mkdir -p $(@D)
+	$(call run,LINK,$@,$(PYTHON) $< $(EMU_STUB) | $(CC) -w -x c -shared -fPIC -o $@ - -ldl)
+
 # what is there to run: a room without tests or sources has no program
 EMU_PROGRAMS := $(foreach b,checked asan,$(EMU)/$(b)/own $(if $(EMU_KERNEL_TESTS),$(EMU)/$(b)/kernels) $(if $(EMU_BACKEND_TESTS),$(EMU)/$(b)/backend)) \
-  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so
+  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so $(EMU_CUDNN)
 
 .PHONY: emulation test-emulation deps-emulation
 emulation: $(EMU_PROGRAMS)

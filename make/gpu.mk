@@ -1,7 +1,8 @@
 # For a machine with a GPU (docs/gpu.md): the kernels' tests as a program that runs on it, and a folder that takes everything there.
 
 # the tests of tests/emulation that use the CUDA run time alone; SHERD_ON_DEVICE leaves out what asks the stand-ins
-DEVICE_TEST_SOURCES := $(wildcard tests/emulation/kernels_*_test.cpp tests/emulation/backend_operations_test.cpp)
+DEVICE_TEST_SOURCES := $(wildcard tests/emulation/kernels_*_test.cpp tests/emulation/backend_operations_test.cpp \
+  tests/emulation/backend_attention_test.cpp)
 DEVICE_TEST_OBJECTS := $(patsubst %.cpp,$(OUT)/obj/device/%.o,$(DEVICE_TEST_SOURCES))
 DEVICE_TEST_FLAGS    = -std=c++20 -march=$(MARCH) -O2 -g1 -fopenmp -Wall -Wextra -Wno-restrict -Werror -Iinclude -Isrc -Itests/emulation \
   $(LIB_INCLUDES) $(CUDA_CFLAGS) -DSHERD_ON_DEVICE

@@ -358,6 +358,7 @@ Section communication_section() {
 
 Section device_section() {
     const auto kinds = values::Choices<std::string>{{{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}}};
+    const auto attentions = values::Choices<std::string>{{{"auto", "auto"}, {"own", "own"}, {"cudnn", "cudnn"}}};
     return {
         "device",
         "what a rank computes on",
@@ -369,7 +370,11 @@ Section device_section() {
           values::integer([](auto& s) -> auto& { return s.device.threads; }, {.least = 1, .most = 4096, .word = "auto", .word_value = 0}),
           "Threads of one rank on CPUs; auto is the cores of the node divided by its ranks."},
          {"device", "memory_limit", "none", may_change, memory_limit(),
-          "Memory of the device that a rank may use; a run that would need more ends before its first step."}}};
+          "Memory of the device that a rank may use; a run that would need more ends before its first step."},
+         {"device", "attention", "auto", may_change,
+          values::choice(
+              [](auto& s) -> auto& { return s.device.attention; }, attentions),
+          "Who computes attention on GPUs; auto is cuDNN where the program has it and it serves, else own kernels (docs/gpu.md)."}}};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "sherd/runtime/error.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sherd {
 
@@ -62,7 +63,7 @@ void Decoder::block_forward(int index, const DeviceBatch& batch) {
     linear(unit, v, normed, at_.value, at_.value_bias);
     rotate(unit, raw_q, q, c.heads, at_.query_norm, l.query_rstd, batch);
     rotate(unit, raw_k, k, c.kv_heads, at_.key_norm, l.key_rstd, batch);
-    backend_.attention_forward(stream_, attention, l.lse, q, k, v, batch.documents, shape_of(index));
+    backend_.attention_forward(stream_, attention, l.lse, q, k, v, batch.documents, shape_of(config_, index));
     linear(unit, delta, attention, at_.output, at_.output_bias);
 
     backend_.rms_norm_forward(stream_, normed, l.rstd2, middle, input, delta, w(at_.norm2), epsilon);
@@ -106,10 +107,9 @@ Tensor Decoder::rotate_backward(int unit, Tensor dx, Tensor d_raw, Tensor raw, s
     return d_raw;
 }
 
-AttentionShape Decoder::shape_of(int layer) const {
-    AttentionShape shape = shape_;
-    shape.window = config_.windows[static_cast<std::size_t>(layer)];
-    return shape;
+AttentionShape Decoder::shape_of(const ModelConfig& config, int layer) {
+    return {config.heads, config.kv_heads, config.head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+            config.windows[static_cast<std::size_t>(layer)]};
 }
 
 void Decoder::head_norm(const DeviceBatch& batch) {
@@ -223,8 +223,8 @@ void Decoder::attention_backward(int index, const DeviceBatch& batch) {
     backend_.linear_backward_input(stream_, d_attention, residual, store_.weight(unit, at_.output), false);
     linear_gradient(unit, residual, attention, at_.output, at_.output_bias);
     backend_.attention_backward(stream_, dq, dk, dv, d_attention, attention, l.lse, view(l.query, n, c.query_width()),
-                                view(l.key, n, c.kv_width()), view(l.value, n, c.kv_width()), batch.documents, shape_of(index),
-                                buffers_.scratch);
+                                view(l.key, n, c.kv_width()), view(l.value, n, c.kv_width()), batch.documents, shape_of(config_, index),
+                                {buffers_.scratch, DType::f32, 1, buffers_.scratch_floats});
     // the attention's gradient is used up: its memory holds that of the raw queries
     const Tensor d_raw_q = rotate_backward(unit, dq, d_attention, raw_q, c.heads, at_.query_norm, l.query_rstd, batch);
     const Tensor d_raw_k =

@@ -55,7 +55,6 @@ Decoder::Buffers Decoder::lay_out(Arena& activations, Arena& workspace, const Mo
     b.final_sum = wide(activations, c.hidden, "final sum");
     b.final_rstd = floats(activations, rows, "final norm");
 
-    const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 1};
     const auto chunk = static_cast<std::uint64_t>(std::min(limits.rows, logits_chunk_rows(c.vocabulary, backend)));
     const auto vocabulary = static_cast<std::uint64_t>(c.vocabulary);
     b.normed = wide(workspace, c.hidden, "normed");
@@ -74,10 +73,12 @@ Decoder::Buffers Decoder::lay_out(Arena& activations, Arena& workspace, const Mo
     if (c.head_norm) b.d_raw_key = wide(workspace, c.kv_width(), "gradient of key before its norm");
     b.logits_gradient =
         compute == DType::f32 ? static_cast<void*>(b.logits) : workspace.take(chunk * vocabulary * element, "logits gradient");
-    const std::int64_t scratch =
-        std::max({backend.rms_norm_scratch(limits.rows, c.hidden), backend.attention_scratch(limits.rows, shape, compute),
-                  c.head_norm ? backend.rms_norm_scratch(limits.rows * c.heads, c.head_dim) : 0});
+    std::int64_t scratch = std::max(backend.rms_norm_scratch(limits.rows, c.hidden),
+                                    c.head_norm ? backend.rms_norm_scratch(limits.rows * c.heads, c.head_dim) : 0);
+    for (int i = 0; i < static_cast<int>(c.layers); ++i)
+        scratch = std::max(scratch, backend.attention_scratch(limits.rows, limits.positions, shape_of(c, i), compute));
     b.scratch = floats(workspace, static_cast<std::uint64_t>(scratch), "scratch");
+    b.scratch_floats = scratch;
     return b;
 }
 
@@ -94,8 +95,7 @@ Decoder::Decoder(const ModelConfig& config, Backend& backend, Stream& stream, Un
       store_(store),
       compute_(compute),
       limits_{bucket_rows(limits.rows), std::max<std::int64_t>(1, limits.positions), limits.training},
-      at_(config),
-      shape_{config.heads, config.kv_heads, config.head_dim, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))} {
+      at_(config) {
     const DecoderMemory bytes = memory(config_, backend_, compute_, limits_);
     activation_memory_ = DeviceMemory(backend_, bytes.activations, "activations");
     workspace_memory_ = DeviceMemory(backend_, bytes.workspace, "workspace");

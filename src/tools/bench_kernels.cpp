@@ -161,13 +161,12 @@ void Bench::attention() {
         const Tensor k = tensor(rows, kv_heads * d, type), v = tensor(rows, kv_heads * d, type);
         const Tensor dk = tensor(rows, kv_heads * d, type), dv = tensor(rows, kv_heads * d, type);
         const Tensor lse = tensor(heads, rows, DType::f32);
-        const Tensor scratch = tensor(1, backend_->attention_scratch(rows, shape, type), DType::f32);
+        const Tensor scratch = tensor(1, backend_->attention_scratch(rows, length, shape, type), DType::f32);
         const double peak = peak_gflops(threads_);
         const std::string name = fmt::format("{} {} heads of {}, {} kv", name_of(type), heads, d, kv_heads);
         const double forward = seconds([&](auto& b, auto& s) { b.attention_forward(s, out, lse.as<float>(), q, k, v, documents, shape); });
-        const double backward = seconds([&](auto& b, auto& s) {
-            b.attention_backward(s, dq, dk, dv, q, out, lse.as<float>(), q, k, v, documents, shape, scratch.as<float>());
-        });
+        const double backward = seconds(
+            [&](auto& b, auto& s) { b.attention_backward(s, dq, dk, dv, q, out, lse.as<float>(), q, k, v, documents, shape, scratch); });
         report("attention_forward " + name, work / forward, "GFLOP/s", peak);
         report("attention_backward " + name, 2.5 * work / backward, "GFLOP/s", peak);  // five products for two
     }

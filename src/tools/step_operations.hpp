@@ -115,7 +115,7 @@ class StepOperations {
         const AttentionShape shape{s_.heads, s_.kv_heads, s_.head_dim(), 0.125f};
         const double scores = static_cast<double>(b_.rows) * static_cast<double>(b_.length + 1) / 2 * static_cast<double>(s_.hidden);
         const Documents documents = b_.documents;
-        const std::int64_t scratch = backend_.attention_scratch(b_.rows, shape, b_.compute);
+        const std::int64_t scratch = backend_.attention_scratch(b_.rows, documents.longest, shape, b_.compute);
         std::vector<TensorShape> tensors{activation(q), {s_.heads, b_.rows, DType::f32}, activation(q), activation(kv), activation(kv)};
         all_.push_back(
             {"attention_forward", layers_, 4 * scores, 2 * wide(q) + 2 * wide(kv), tensors, [=](Backend& b, Stream& s, const Tensors& t) {
@@ -125,8 +125,7 @@ class StepOperations {
             tensors.push_back(more);
         all_.push_back(
             {"attention_backward", layers_, 10 * scores, 4 * wide(q) + 4 * wide(kv), tensors, [=](Backend& b, Stream& s, const Tensors& t) {
-                 b.attention_backward(s, t[6], t[7], t[8], t[5], t[0], t[1].as<float>(), t[2], t[3], t[4], documents, shape,
-                                      t[9].as<float>());
+                 b.attention_backward(s, t[6], t[7], t[8], t[5], t[0], t[1].as<float>(), t[2], t[3], t[4], documents, shape, t[9]);
              }});
     }
 

@@ -70,6 +70,11 @@ std::vector<std::string> reasons_without(const Gpus& gpus, const Settings& setti
                     *without));
 }
 
+AttentionBy attention_by(const Settings& settings) {
+    if (settings.device.attention == "own") return AttentionBy::own;
+    return settings.device.attention == "cudnn" ? AttentionBy::cudnn : AttentionBy::any;
+}
+
 void refuse_shared_gpus(const ChosenDevice& device, const Settings& settings, const Topology& topology) {
     const auto pair = first_duplicate(device.claims);
     if (!pair || settings.communication.backend == "mpi") return;
@@ -108,7 +113,8 @@ ChosenDevice choose_device(const Settings& settings, const Session& session, Com
     device.claims = host.exchange(machine_id() + "/" + device.gpu->bus_id);
     refuse_shared_gpus(device, settings, topology);
     collectively(host, [&] {
-        device.backend = make_cuda_backend({device.gpu->index, memory_limit(settings, host.rank()), settings.precision.tf32});
+        device.backend =
+            make_cuda_backend({device.gpu->index, memory_limit(settings, host.rank()), settings.precision.tf32, attention_by(settings)});
     });
     return device;
 }

@@ -23,6 +23,7 @@ const std::set<std::string>& harmless() {
                                              "cudaStreamQuery",
                                              "cudaEventQuery",
                                              "cublasLtDestroy",
+                                             "cudnnDestroy",
                                              "ncclCommDestroy",
                                              "ncclCommAbort",
                                              "ncclCommFinalize",

@@ -136,8 +136,9 @@ TEST_P(Operations, RotatesBothWays) {
 }
 
 TEST_P(Operations, AttendsForwardAndBackward) {
-    for (const std::int64_t window : {0, 5}) {
-        Both both;
+    for (const auto& [window, by] :
+         {std::pair<std::int64_t, AttentionBy>{0, AttentionBy::own}, {5, AttentionBy::own}, {5, AttentionBy::any}}) {
+        Both both({.index = 0, .memory_limit = 0, .tf32 = false, .attention = by});
         const std::int64_t rows = 32, heads = 4, kv = 2, size = 16;
         const Twin q = both.random(rows, heads * size, type), k = both.random(rows, kv * size, type),
                    v = both.random(rows, kv * size, type);
@@ -147,15 +148,15 @@ TEST_P(Operations, AttendsForwardAndBackward) {
                    dv = both.constant(rows, kv * size, type, NAN);
         const Twin offsets = both.integers({0, 13, 13, 30});
         const AttentionShape shape{heads, kv, size, 0.25f, window};
-        const std::int64_t scratch =
-            std::max(both.gpu.backend->attention_scratch(rows, shape, type), both.cpu.backend->attention_scratch(rows, shape, type));
+        const std::int64_t scratch = std::max(both.gpu.backend->attention_scratch(rows, 17, shape, type),
+                                              both.cpu.backend->attention_scratch(rows, 17, shape, type));
         const Twin temporary = both.constant(1, scratch, DType::f32, NAN);
         both.run([&](Backend& b, Stream& s, auto pick) {
             const Documents documents{static_cast<const std::int32_t*>(pick(offsets).data), 3, 17};
             auto* l = static_cast<float*>(pick(lse).data);
             b.attention_forward(s, pick(out), l, pick(q), pick(k), pick(v), documents, shape);
             b.attention_backward(s, pick(dq), pick(dk), pick(dv), pick(dout), pick(out), l, pick(q), pick(k), pick(v), documents, shape,
-                                 static_cast<float*>(pick(temporary).data));
+                                 pick(temporary));
         });
         for (const Twin& t : {out, dq, dk, dv}) both.expect_near(t, type == DType::f32 ? 1e-5 : 2e-2, "attention");
     }

@@ -75,7 +75,7 @@ struct Twin {
 
 class Both {
   public:
-    Both() : gpu(make_cuda_backend({})), cpu(make_cpu_backend(1)) {}
+    explicit Both(const CudaOptions& options = {}) : gpu(make_cuda_backend(options)), cpu(make_cpu_backend(1)) {}
 
     Twin matrix(std::int64_t rows, std::int64_t columns, DType type, const std::vector<float>& values) {
         const auto bytes = to_bytes(values, type);

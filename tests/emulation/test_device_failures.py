@@ -8,13 +8,15 @@ from device_case import DEVICE, DeviceCase, emulated, support
 
 NAME = "llama_biases"
 # what is only given back: by then the run has succeeded, and says so
-RELEASES = ("cudaFree", "cudaFreeHost", "cudaEventDestroy", "cudaStreamDestroy", "cublasLtDestroy", "cublasLtMatmulDescDestroy",
+RELEASES = ("cudaFree", "cudaFreeHost", "cudaEventDestroy", "cudaStreamDestroy", "cublasLtDestroy", "cudnnDestroy", "cublasLtMatmulDescDestroy",
             "cublasLtMatrixLayoutDestroy", "cublasLtMatmulPreferenceDestroy", "ncclCommDestroy", "ncclCommFinalize", "ncclCommAbort")
 # nothing depends on these: words for the banner, and questions that a checked call asks again
 CURIOSITY = ("cudaDriverGetVersion", "cudaStreamQuery", "cudaEventQuery")
 NO_CALLS = ("useful wait",)
 # calls whose failure is told in other words: out of memory says for what; and NCCL asks for the device on its own behalf
 OTHER_WORDS = {"cudaMalloc": "cannot allocate", "cudaHostAlloc": "cannot pin", "cudaGetDevice": "ncclCommInitRankConfig"}
+# calls of cuDNN's frontend: those that build a plan, and the one that runs it
+PLANNING = ("validate", "build_operation_graph", "create_execution_plans", "check_support", "build_plans", "get_workspace_size")
 # how a collective under way is asked after: at least twice for each, and as often again as time permits
 POLLS = ("asynchronous error", "ncclCommGetAsyncError")
 COLLECTIVES = ("ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclGroupEnd")
@@ -52,6 +54,19 @@ class Failures(DeviceCase):
                     self.assertIn("rank 1", done.stderr)
                     if name not in ("kernel", *POLLS):  # these speak of what was under way
                         self.assertRegex(done.stderr, f"{name}|{OTHER_WORDS.get(name, name)}")
+
+    def test_cudnn_fails(self):
+        """A plan that is not to be had is own kernels' matter where cuDNN is not demanded; a call that fails is an error."""
+        wanted = {"precision.compute": "bf16", "model.weights": support.FIXTURES / "mistral_sliding" / "hf"}
+        self.tokens = self.write_tokens("mistral_sliding", ("train",))
+        for name in ("cudnnSetStream", "execute", *PLANNING):
+            with self.subTest(name), emulated(fail=f"{name}:{3 if name in PLANNING else 1}@1"):  # two plans are made for the memory's sake
+                done = support.run(*self.command(name, **wanted, **{"device.attention": "cudnn"}), ranks=2, expect=5)
+                self.assertRegex(done.stderr, name)
+        for name in PLANNING[::3]:
+            with self.subTest(name), emulated(fail=f"{name}:1@0"):
+                done = support.run(*self.command(f"auto-{name}", **wanted), ranks=2)
+                self.assertIn(f"own kernels' instead of cuDNN's: {name}", done.stderr)
 
     def test_a_start_of_nccl_that_fails_late_ends_all_ranks_at_once(self):
         """On rank 2 the call that begins a communicator succeeds, and what it began fails; nothing tells the others but that rank itself."""

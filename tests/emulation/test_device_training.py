@@ -44,6 +44,25 @@ class Fixtures(DeviceCase):
         for line, loss in zip(steps, numbers["loss"], strict=True):
             self.assertLess(abs(line["loss"] - loss), 1.5e-2 * loss)
 
+    def test_attention_by_cudnn_and_by_own_kernels(self):
+        name = "mistral_sliding"
+        numbers, _ = device_case.reference(name)
+        found = {}
+        for by in ("own", "cudnn", "auto"):
+            with self.subTest(by), emulated(order="random", calls=self.dir / f"calls-{by}"):
+                steps = self.train(name, support.FIXTURES / name / "hf", run=by, ranks=2, strategy="full_shard", precision__compute="bf16",
+                                   device__attention=by, **DEVICE)
+                self.assertEqual("attention by cuDNN" in self.said.stdout, by != "own")
+                self.assertNotIn("instead of cuDNN", self.said.stderr)
+                counts = dict(line.rsplit(" ", 1) for line in (self.dir / f"calls-{by}.0").read_text().splitlines())
+                self.assertEqual("execute" in counts, by != "own")
+                self.assertLessEqual(int(counts.get("build_plans", 0)), int(counts.get("execute", 0)) // 2)
+            for line, loss in zip(steps, numbers["loss"], strict=True):
+                self.assertLess(abs(line["loss"] - loss), 1.5e-2 * loss)
+            found[by] = [(line["loss"], line["grad_norm"]) for line in steps]
+        self.assertEqual(found["cudnn"], found["auto"])
+        self.assertNotEqual(found["cudnn"], found["own"], "cuDNN's stand-in rounds otherwise")
+
 
 class Streams(DeviceCase):
     def run_of(self, run, ranks=2, steps=2, **variables):

@@ -85,6 +85,7 @@ TEST(Deck, DefaultsAreThoseOfTheContract) {
     EXPECT_EQ(s.communication.hang_report_s, 20);
     EXPECT_EQ(s.communication.timeout_s, 600);
     EXPECT_EQ(s.device.threads, 0);
+    EXPECT_EQ(s.device.attention, "auto");
 }
 
 TEST(Deck, ValuesReachTheirFields) {
@@ -103,6 +104,7 @@ TEST(Deck, ValuesReachTheirFields) {
                                 {"evaluation.documents", "7"},
                                 {"device.threads", "3"},
                                 {"device.kind", "cuda"},
+                                {"device.attention", "own"},
                                 {"device.memory_limit", "30GiB, 1.5 GiB,12000000000"},
                                 {"communication.backend", "nccl"},
                                 {"precision.tf32", "true"},
@@ -124,6 +126,7 @@ TEST(Deck, ValuesReachTheirFields) {
     EXPECT_EQ(s.evaluation.documents, 7);
     EXPECT_EQ(s.device.threads, 3);
     EXPECT_EQ(s.device.kind, "cuda");
+    EXPECT_EQ(s.device.attention, "own");
     EXPECT_EQ(s.device.memory_limit, (std::vector<std::uint64_t>{30ull << 30, 3ull << 29, 12'000'000'000}));
     EXPECT_EQ(s.communication.backend, "nccl");
     EXPECT_TRUE(s.precision.tf32);

@@ -95,9 +95,11 @@ Results run(const Case& c, const Inputs& in, int threads) {
     Integers offsets(device, c.offsets());
     const std::int64_t longest = c.lengths.empty() ? 0 : *std::max_element(c.lengths.begin(), c.lengths.end());
     const Documents documents{offsets.data(), static_cast<std::int64_t>(c.lengths.size()), longest};
-    Matrix scratch(device, 1, device->attention_scratch(rows, c.shape(), c.type) + 1);  // aligned to floats, no more
+    const std::int64_t floats = device->attention_scratch(rows, longest, c.shape(), c.type);
+    Matrix scratch(device, 1, floats + 1);  // aligned to floats, no more
     device->attention_forward(*device.stream, out, lse.floats(), q, k, v, documents, c.shape());
-    device->attention_backward(*device.stream, dq, dk, dv, dout, out, lse.floats(), q, k, v, documents, c.shape(), scratch.floats() + 1);
+    device->attention_backward(*device.stream, dq, dk, dv, dout, out, lse.floats(), q, k, v, documents, c.shape(),
+                               {scratch.floats() + 1, DType::f32, 1, floats});
     Results results{out.read(), lse.read(), dq.read(), dk.read(), dv.read(), {}};
     for (auto* m : {&out, &lse, &dq, &dk, &dv}) results.bits.insert(results.bits.end(), m->raw().begin(), m->raw().end());
     return results;
@@ -169,7 +171,7 @@ TEST(AttentionEdge, NoDocumentsAndNoRows) {
     const Tensor none{nullptr, DType::f32, 0, 8}, none_kv{nullptr, DType::f32, 0, 4};
     device->attention_forward(*device.stream, none, nullptr, none, none_kv, none_kv, {offsets.data(), 0, 0}, shape);
     device->attention_backward(*device.stream, none, none_kv, none_kv, none, none, nullptr, none, none_kv, none_kv, {offsets.data(), 0, 0},
-                               shape, nullptr);
+                               shape, {});
     EXPECT_NO_THROW(device->synchronize(*device.stream));
 }
 

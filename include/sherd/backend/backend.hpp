@@ -170,10 +170,12 @@ class Backend {
     /// become zero. head_dim is even; the CPU has no other limit, CUDA ends at 256 (DeviceError).
     virtual void attention_forward(Stream& stream, Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& documents,
                                    const AttentionShape& shape) = 0;
-    /// dq, dk, dv (overwritten, surplus rows zero) from dout. scratch: attention_scratch() floats.
+    /// dq, dk, dv (overwritten, surplus rows zero) from dout. scratch: fp32, attention_scratch() elements for these rows and documents at
+    /// least; what is computed may depend on how many there are.
     virtual void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q,
-                                    Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, float* scratch) = 0;
-    virtual std::int64_t attention_scratch(std::int64_t rows, const AttentionShape& shape, DType compute) const = 0;
+                                    Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) = 0;
+    /// For up to `rows` rows in documents of up to `longest`.
+    virtual std::int64_t attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const = 0;
 
     /// out = silu(gate) * up.
     virtual void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) = 0;

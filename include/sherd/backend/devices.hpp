@@ -11,7 +11,8 @@
 
 namespace sherd {
 
-/// "CUDA 13.0 for sm_75, sm_80, sm_90; cuBLASLt 13.0.2", or "none (...)" saying how to build with it: a line of `sherd --version`.
+/// "CUDA 13.0 for sm_75, sm_80, sm_90; cuBLASLt 13.0.2; cuDNN 9.19.0 (frontend 1.32.0)", or "none (...)" saying how to build with it: a
+/// line of `sherd --version`.
 std::string cuda_build();
 /// Whether this binary has the CUDA backend.
 bool built_with_cuda() noexcept;
@@ -51,10 +52,15 @@ std::optional<std::pair<int, int>> first_duplicate(const std::vector<std::string
 /// code on the same major version and an equal or later minor one, else PTX of the newest architecture on anything later.
 bool code_runs_on(const std::string& architectures, int major, int minor);
 
+/// Who computes attention: cuDNN where the binary has it and it serves the shape, and own kernels elsewhere; own kernels alone; cuDNN, or
+/// an error where it does not serve.
+enum class AttentionBy { any, own, cudnn };
+
 struct CudaOptions {
     int index = 0;                   ///< of Gpu
     std::uint64_t memory_limit = 0;  ///< bytes that this rank may allocate; 0: no limit
     bool tf32 = false;               ///< products of fp32 in TF32: 10 bits of mantissa, several times as fast
+    AttentionBy attention = AttentionBy::any;
 };
 
 /// A GPU as a device. Throws DeviceError: no such GPU, a GPU older than what was compiled, a call that fails; in a binary without CUDA,

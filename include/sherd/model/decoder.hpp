@@ -66,7 +66,8 @@ class Decoder {
         float* final_rstd;
         // temporaries
         void *normed, *delta, *residual_gradient, *wide, *d_query, *d_key, *d_value, *d_raw_key, *d_normed, *logits_gradient;
-        float *logits, *losses, *scratch, *cosine, *sine;
+        float *logits, *losses, *cosine, *sine, *scratch;
+        std::int64_t scratch_floats;
     };
     static Buffers lay_out(Arena& activations, Arena& workspace, const ModelConfig& config, const Backend& backend, DType compute,
                            const DecoderLimits& limits);
@@ -80,7 +81,7 @@ class Decoder {
     /// The way back: dx becomes the gradient of what rotate() was given, in memory of dx or of d_raw, which is returned.
     Tensor rotate_backward(int unit, Tensor dx, Tensor d_raw, Tensor raw, std::int64_t heads, int norm, const float* rstd,
                            const DeviceBatch& batch);
-    AttentionShape shape_of(int layer) const;
+    static AttentionShape shape_of(const ModelConfig& config, int layer);
 
     void make_rotary_tables();
     /// Walks embedding, blocks and head forward; `head_work` runs between get and release of the head's unit.
@@ -107,7 +108,6 @@ class Decoder {
     DType compute_;
     DecoderLimits limits_;
     BlockIndex at_;
-    AttentionShape shape_;
     DeviceMemory activation_memory_, workspace_memory_;
     Buffers buffers_;
 };

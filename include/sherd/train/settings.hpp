@@ -69,6 +69,7 @@ struct Settings {
         std::string kind = "auto";
         std::int64_t threads = 0;                 ///< 0: cores of the node divided by its ranks
         std::vector<std::uint64_t> memory_limit;  ///< bytes; empty: none; one value: all ranks; else one per rank
+        std::string attention = "auto";
     } device;
     std::map<std::string, std::string> nccl;
 

@@ -161,13 +161,13 @@ class CpuBackend final : public Backend {
         put(stream, [=] { cpu::attention_forward(out, lse, q, k, v, documents, shape); });
     }
     void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q, Tensor k,
-                            Tensor v, const Documents& documents, const AttentionShape& shape, float* scratch) override {
+                            Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) override {
         expect_attention("attention_backward", q, k, v, shape);
         for (const auto& like_q : {dq, dout, out}) expect_same("attention_backward", like_q, q);
         for (const auto& like_k : {dk, dv}) expect_same("attention_backward", like_k, k);
-        put(stream, [=] { cpu::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, documents, shape, scratch); });
+        put(stream, [=] { cpu::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, documents, shape, scratch.as<float>()); });
     }
-    std::int64_t attention_scratch(std::int64_t rows, const AttentionShape& shape, DType) const override {
+    std::int64_t attention_scratch(std::int64_t rows, std::int64_t, const AttentionShape& shape, DType) const override {
         return cpu::attention_scratch(rows, shape);
     }
 

@@ -37,9 +37,14 @@ CudaBackend::CudaBackend(const Gpu& gpu, const CudaOptions& options) : gpu_(gpu)
     current_gpu = -1;  // whatever it was: this call also makes the context
     use();
     products_ = std::make_unique<Products>(options_.tf32);
+    attention_ = make_cudnn_attention(gpu_, options_.attention);
 }
 
 CudaBackend::~CudaBackend() = default;
+
+std::string CudaBackend::description() const {
+    return gpu_.description() + (attention_ ? ", attention by " + attention_->description() + " where it serves" : "");
+}
 
 void CudaBackend::use() const {
     if (current_gpu == gpu_.index) return;

@@ -1,5 +1,7 @@
 #pragma once
-/// A GPU as a device: own kernels (kernels.hpp), products by cuBLASLt (products.hpp), streams with staging of host memory (stream.hpp).
+/// A GPU as a device: own kernels (kernels.hpp), products by cuBLASLt (products.hpp), attention by cuDNN too (fused_attention.hpp), streams
+/// with staging of host memory (stream.hpp).
+#include "backend/cuda/fused_attention.hpp"
 #include "backend/cuda/products.hpp"
 #include "backend/cuda/stream.hpp"
 #include "backend/memory_account.hpp"
@@ -25,7 +27,7 @@ class CudaBackend final : public Backend {
     /// Makes this GPU the current one of the calling thread.
     void use() const;
 
-    std::string description() const override { return gpu_.description(); }
+    std::string description() const override;
     bool has_native(DType compute) const override;
     bool can_compute(DType compute) const override;
     std::uint64_t peak_memory_bytes() const override;
@@ -70,8 +72,8 @@ class CudaBackend final : public Backend {
     void attention_forward(Stream& stream, Tensor out, float* lse, Tensor q, Tensor k, Tensor v, const Documents& documents,
                            const AttentionShape& shape) override;
     void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q, Tensor k,
-                            Tensor v, const Documents& documents, const AttentionShape& shape, float* scratch) override;
-    std::int64_t attention_scratch(std::int64_t rows, const AttentionShape& shape, DType compute) const override;
+                            Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) override;
+    std::int64_t attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const override;
     void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) override;
     void swiglu_backward(Stream& stream, Tensor gate, Tensor up, Tensor dout) override;
     void cross_entropy(Stream& stream, float* loss, Tensor gradient, Tensor logits, const std::int32_t* targets, float scale) override;
@@ -91,6 +93,7 @@ class CudaBackend final : public Backend {
     std::map<const unsigned char*, std::size_t> pinned_;
     WaitWatchers watchers_;
     std::unique_ptr<Products> products_;
+    std::unique_ptr<FusedAttention> attention_;  ///< may be nothing
 };
 
 /// The stream of CUDA behind one of a CudaBackend.

@@ -3,6 +3,8 @@
 #include "backend/cuda/kernels.hpp"
 #include "backend/shape_checks.hpp"
 
+#include <algorithm>
+
 namespace sherd::cuda {
 
 using shapes::expect;
@@ -91,17 +93,26 @@ void CudaBackend::attention_forward(Stream& stream, Tensor out, float* lse, Tens
                                     const AttentionShape& shape) {
     expect_attention("attention_forward", q, k, v, shape);
     expect_same("attention_forward", out, q);
-    cuda::attention_forward(enter(stream, "attention_forward").get(), out, lse, q, k, v, documents, shape);
+    CudaStream& s = enter(stream, "attention_forward");
+    if (attention_ && attention_->forward(s, out, lse, q, k, v, documents, shape)) return;
+    cuda::attention_forward(s.get(), out, lse, q, k, v, documents, shape);
 }
 void CudaBackend::attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q,
-                                     Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, float* scratch) {
+                                     Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) {
     expect_attention("attention_backward", q, k, v, shape);
     for (const Tensor& like_q : {dq, dout, out}) expect_same("attention_backward", like_q, q);
     for (const Tensor& like_k : {dk, dv}) expect_same("attention_backward", like_k, k);
-    cuda::attention_backward(enter(stream, "attention_backward").get(), dq, dk, dv, dout, out, lse, q, k, v, documents, shape, scratch);
+    expect(scratch.dtype == DType::f32 && scratch.elements() >= cuda::attention_scratch(q.rows, shape), "attention_backward",
+           "scratch " + text(scratch) + " for " + text(q));
+    CudaStream& s = enter(stream, "attention_backward");
+    if (attention_ && attention_->backward(s, dq, dk, dv, dout, out, lse, q, k, v, documents, shape, scratch)) return;
+    cuda::attention_backward(s.get(), dq, dk, dv, dout, out, lse, q, k, v, documents, shape, scratch.as<float>());
 }
-std::int64_t CudaBackend::attention_scratch(std::int64_t rows, const AttentionShape& shape, DType) const {
-    return cuda::attention_scratch(rows, shape);
+std::int64_t CudaBackend::attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const {
+    const std::int64_t own = cuda::attention_scratch(rows, shape);
+    if (!attention_) return own;
+    use();
+    return std::max(own, attention_->scratch(rows, longest, shape, compute));
 }
 
 void CudaBackend::swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) {

@@ -83,8 +83,8 @@ std::string architectures_text() {
 
 std::string cuda_build() {
     const auto cublas = cublasLtGetVersion();
-    return fmt::format("CUDA {} for {}; cuBLASLt {}.{}.{}", version_text(CUDART_VERSION), architectures_text(), cublas / 10000,
-                       cublas / 100 % 100, cublas % 100);
+    return fmt::format("CUDA {} for {}; cuBLASLt {}.{}.{}; {}", version_text(CUDART_VERSION), architectures_text(), cublas / 10000,
+                       cublas / 100 % 100, cublas % 100, cuda::cudnn_build());
 }
 
 bool built_with_cuda() noexcept {

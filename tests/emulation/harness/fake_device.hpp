@@ -16,7 +16,7 @@ namespace emu {
 enum class Order { as_submitted, last_stream_first, random };
 
 /// Each can be given from outside, for whole programs: EMU_ORDER, EMU_SEED, EMU_MEMORY_BYTES, EMU_HANG_SECONDS, EMU_DEVICES, EMU_CAPABILITY
-/// (90), EMU_DRIVER, EMU_GUARD, EMU_CHECK_ORDER; enumerators by name, booleans as 0 or 1.
+/// (90), EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER; enumerators by name, booleans as 0 or 1.
 struct DeviceOptions {
     Order order = Order::last_stream_first;
     unsigned seed = 1;
@@ -25,6 +25,7 @@ struct DeviceOptions {
     int devices = 8;                                  ///< of the machine; CUDA_VISIBLE_DEVICES chooses among them. 0: cudaErrorNoDevice
     int capability = 90;                              ///< 10 * major + minor
     int driver = 13000;                               ///< 0: a machine without one
+    int cudnn = 91900;                                ///< version of cuDNN that is loaded
     bool guard_memory = true;     ///< the host cannot touch device memory; costs time in proportion to the memory in use
     bool check_order = true;      ///< off only to show what the order of execution alone finds
     bool default_stream = false;  ///< work on stream nullptr runs at once, unchecked; else it is a Fault

@@ -97,6 +97,8 @@ void forget_memory();
 /// touches is known only now that it runs, and later ones may have been submitted meanwhile.
 void check_access(unsigned stream, const std::shared_ptr<const Clock>& clock, const std::string& name, Range range,
                   bool found_late = false);
+/// For the operation that is running: an access of it that its submission could not name.
+void check_found(const std::string& name, Range range);
 
 /// does_work: false for what only orders other operations, which need not be waited for.
 void enqueue(cudaStream_t stream, std::string name, const std::vector<Range>& ranges, std::function<bool()> step, bool on_host,

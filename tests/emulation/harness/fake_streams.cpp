@@ -27,6 +27,7 @@ DeviceOptions options_from_environment() {
     from_environment("EMU_DEVICES", o.devices);
     from_environment("EMU_CAPABILITY", o.capability);
     from_environment("EMU_DRIVER", o.driver);
+    from_environment("EMU_CUDNN", o.cudnn);
     from_environment("EMU_GUARD", o.guard_memory);
     from_environment("EMU_CHECK_ORDER", o.check_order);
     return o;
@@ -115,6 +116,14 @@ namespace {
 thread_local const Operation* current_operation = nullptr;
 thread_local unsigned current_stream = 0;
 
+}  // namespace
+
+void check_found(const std::string& name, Range range) {
+    check_access(current_stream, current_operation->clock, name, range, true);
+}
+
+namespace {
+
 /// The lock is held once; a function of the program runs without it, and without access to device memory.
 bool run_step(CUstream_st& s, const Operation& operation) {
     if (!operation.on_host) {
@@ -184,9 +193,7 @@ void submit_kernel(cudaStream_t stream, std::string name, const Access* accesses
         run();
         // the checked build knows every byte that was touched: arenas need no names, and pointers may hide in structs
         if (observer != nullptr && on_stream)
-            for (const Touched& t : observer->touched())
-                check_access(current_stream, current_operation->clock, name, {t.begin, static_cast<std::size_t>(t.end - t.begin), t.writes},
-                             true);
+            for (const Touched& t : observer->touched()) check_found(name, {t.begin, static_cast<std::size_t>(t.end - t.begin), t.writes});
         return true;
     });
 }
