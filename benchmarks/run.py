@@ -5,8 +5,9 @@
     make bench TORCH_PYTHON=~/venv/bin/python BENCH='--rounds 3 --compile'
 
 A random model and random documents of 256 tokens; 4,096 tokens a step in micro-batches of 1,024; one rank with all cores, then two ranks
-with half of them each, replicated (PyTorch: DDP) and sharded (PyTorch: FSDP2); fp32 and bf16. sherd and PyTorch take turns, round by round, so that a busy machine hits both. Figures are the
-median over all steps but each run's first; memory is the highest resident size of a rank.
+with half of them each, bound to them, replicated (PyTorch: DDP) and sharded (PyTorch: FSDP2); fp32 and bf16. sherd and PyTorch take turns,
+round by round, so that a busy machine hits both. Figures are the median over all steps but each run's first; memory is the highest resident
+size of a rank.
 """
 import argparse
 import json
@@ -76,7 +77,8 @@ def run_sherd(arguments, inputs, ranks, compute, strategy):
                f"--precision.compute={compute}", f"--sharding.strategy={strategy}", "--checkpoint.resume=never"]
     if ranks > 1:
         root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-        command = ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *command]
+        cores = max(1, len(os.sched_getaffinity(0)) // ranks)
+        command = ["mpirun", *root, "--oversubscribe", "--map-by", f"slot:PE={cores}", "--bind-to", "core", "-np", str(ranks), *command]
     check_run(command, ranks)
     steps = [line for line in map(json.loads, (directory / "metrics.jsonl").open()) if line["event"] == "step"]
     shutil.rmtree(directory)

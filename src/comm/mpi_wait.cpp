@@ -23,11 +23,8 @@ void wait_for(MPI_Request* requests, int count, const std::function<void(double)
         if (done != 0) return;
         const auto waited = std::chrono::steady_clock::now() - start;
         if (waited < 20us) continue;
-        if (waited < 200us) {
-            std::this_thread::yield();
-            continue;
-        }
-        std::this_thread::sleep_for(waited < 5ms ? 20us : 100us);
+        // mostly a thread of compute wants this core: the longer nothing came, the less often it is disturbed
+        std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 16, 20us, 500us));
         look(std::chrono::duration<double>(waited).count());
     }
 }
