@@ -41,7 +41,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
   public:
     NcclCommunicator(std::unique_ptr<Communicator> host, cuda::CudaBackend& backend, const std::vector<int>& nodes,
                      const NcclOptions& options, std::shared_ptr<TrafficCounters> counters)
-        : host_(std::move(host)), backend_(backend), nodes_(std::move(nodes)), options_(options), counters_(std::move(counters)) {
+        : host_(std::move(host)), backend_(backend), nodes_(nodes), options_(options), counters_(std::move(counters)) {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
         collectively(*host_, [&] { exchange_ = std::make_unique<NcclExchange>(backend_, rank(), size()); });
@@ -62,7 +62,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         const auto colors = exchange(std::to_string(color));
         for (std::size_t r = 0; r < colors.size(); ++r)
             if (std::stoi(colors[r]) == color) nodes.push_back(nodes_[r]);
-        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, std::move(nodes), options_, counters_);
+        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, nodes, options_, counters_);
     }
 
     void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {
