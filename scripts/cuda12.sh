@@ -12,9 +12,10 @@ without() {
     exit 0
 }
 
-# an apt of its own: nothing of the machine's sources and lists is used or changed
+# an apt of its own, which asks the machine's mirror: nothing of the machine's sources and lists is changed
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep -m 1 '/debian/*$') || without "apt knows no mirror of Debian"
 mkdir -p apt/lists/partial apt/cache/archives/partial
-echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie non-free' >apt/sources.list
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie non-free" >apt/sources.list
 cat >apt/apt.conf <<END
 Dir::Etc::sourcelist "$PWD/apt/sources.list";
 Dir::Etc::sourceparts "/dev/null";
@@ -29,13 +30,14 @@ export APT_CONFIG=$PWD/apt/apt.conf
     nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131 nvidia-cuda-cccl-cu12==12.9.27; } >>log 2>&1 ||
     without "PyPI's headers of CUDA 12 cannot be had"
 
-# the layout that nvcc expects
-from=deb/usr/lib/nvidia-cuda-toolkit
-mkdir -p include nvvm/bin toolkit
-cp -r wheels/nvidia/cuda_{runtime,nvcc,cccl}/include/. include
-cp -r wheels/nvidia/cuda_nvcc/nvvm/libdevice nvvm
-mv "$from/bin" toolkit/bin && mv toolkit/bin/cicc nvvm/bin
-cat >toolkit/bin/nvcc.profile <<'END'
+# the layout that nvcc expects. Only programs are taken: the package's nvcc.profile is a link to a file in /etc
+mkdir -p include nvvm/bin programs
+cp -r wheels/nvidia/cuda_{runtime,nvcc,cccl}/include/. include &&
+    cp -r wheels/nvidia/cuda_nvcc/nvvm/libdevice nvvm &&
+    cp deb/usr/lib/nvidia-cuda-toolkit/bin/cicc nvvm/bin &&
+    cp -r deb/usr/lib/nvidia-cuda-toolkit/bin/{nvcc,crt} deb/usr/bin/{cudafe++,ptxas,fatbinary,nvlink} programs >>log 2>&1 ||
+    without "Debian's nvidia-cuda-toolkit 12 is not laid out as expected"
+cat >programs/nvcc.profile <<'END'
 TOP              = $(_HERE_)/..
 CICC_PATH        = $(TOP)/nvvm/bin
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
@@ -43,4 +45,4 @@ PATH            += $(CICC_PATH):$(_HERE_):
 INCLUDES        += "-I$(TOP)/include" $(_SPACE_)
 END
 rm -rf deb wheels venv apt ./*.deb
-mv toolkit/bin bin
+mv programs bin

@@ -8,7 +8,7 @@ namespace {
 /// A block takes `rows` queries of a head, each warp 16 `down` of them, and goes through the keys in tiles.
 template <int padded_dim, int strips, int tile_keys>
 struct Tiling {
-    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * strips * tile_warps;
+    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * down * tile_warps;
     static constexpr int shared_bytes = (rows + 2 * keys) * D * 2;
 };
 

@@ -9,7 +9,7 @@ namespace {
 /// which two are in shared memory. Of heads of more than 128 columns it computes `columns` of the gradients' columns.
 template <int padded_dim, int output_columns, int strips, int tile_queries>
 struct Tiling {
-    static constexpr int D = padded_dim, columns = output_columns, down = strips, queries = tile_queries, rows = 16 * strips * tile_warps;
+    static constexpr int D = padded_dim, columns = output_columns, down = strips, queries = tile_queries, rows = 16 * down * tile_warps;
     static constexpr int shared_bytes = (2 * rows + 4 * queries) * D * 2 + rows * 4;
     static_assert(queries <= 32, "a lane holds the statistics of one query");
 };

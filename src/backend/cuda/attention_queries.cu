@@ -9,7 +9,7 @@ namespace {
 /// in shared memory. What belongs to a row stands there too: the sums need the registers.
 template <int padded_dim, int strips, int tile_keys>
 struct Tiling {
-    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * strips * tile_warps;
+    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * down * tile_warps;
     static constexpr int shared_bytes = (2 * rows + 4 * keys) * D * 2 + 3 * rows * 4;
 };
 

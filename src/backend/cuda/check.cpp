@@ -1,5 +1,7 @@
 #include "backend/cuda/check.hpp"
 
+#include "backend/cuda/blas_check.hpp"
+
 #include "sherd/runtime/error.hpp"
 
 #include <string>

@@ -2,7 +2,7 @@
 // transposition in memory.
 #include "backend/cuda/products.hpp"
 
-#include "backend/cuda/check.hpp"
+#include "backend/cuda/blas_check.hpp"
 
 #include "sherd/runtime/error.hpp"
 

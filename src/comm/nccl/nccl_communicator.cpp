@@ -43,7 +43,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
                      const NcclOptions& options, std::shared_ptr<TrafficCounters> counters, std::shared_ptr<NcclFamily> family)
         : host_(std::move(host)),
           backend_(backend),
-          nodes_(std::move(nodes)),
+          nodes_(nodes),
           options_(options),
           counters_(std::move(counters)),
           family_(std::move(family)) {
@@ -67,7 +67,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         const auto colors = exchange(std::to_string(color));
         for (std::size_t r = 0; r < colors.size(); ++r)
             if (std::stoi(colors[r]) == color) nodes.push_back(nodes_[r]);
-        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, std::move(nodes), options_, counters_, family_);
+        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, nodes, options_, counters_, family_);
     }
 
     void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {

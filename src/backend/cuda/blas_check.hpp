@@ -1,0 +1,14 @@
+#pragma once
+/// Checked calls of cuBLASLt, apart from those of CUDA, which kernels use too: SHERD_CUBLAS(cublasLtCreate(...)).
+#include <cublasLt.h>
+
+namespace sherd::cuda {
+
+void check_cublas(cublasStatus_t code, const char* call, const char* file, int line);
+
+/// What a status of cuBLAS means, in words: "out of memory (CUBLAS_STATUS_ALLOC_FAILED)".
+const char* words_of(cublasStatus_t code) noexcept;
+
+}  // namespace sherd::cuda
+
+#define SHERD_CUBLAS(call) ::sherd::cuda::check_cublas((call), #call, __FILE__, __LINE__)
