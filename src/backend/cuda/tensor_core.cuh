@@ -18,7 +18,8 @@ __device__ constexpr bool has_tensor_cores() {
 #endif
 }
 
-/// d += a * b on a 16x8 tile, 16 deep; registers as the PTX ISA lays them out over the warp.
+/// d += a * b on a 16x8 tile, 16 deep; registers as the PTX ISA lays them out over the warp. Volatile because the whole warp takes part:
+/// the compiler must not move it to where only some lanes want the result.
 template <class T>
 __device__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     static_assert(sizeof(T) == 2);
