@@ -8,7 +8,7 @@ namespace {
 /// A block takes `rows` queries of a head, each warp 16 `down` of them, and goes through the keys in tiles.
 template <int padded_dim, int strips, int tile_keys>
 struct Tiling {
-    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * strips * tile_warps;
+    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * down * tile_warps;
     static constexpr int shared_bytes = (rows + 2 * keys) * D * 2;
 };
 
@@ -77,7 +77,7 @@ struct Softmax {
 template <class T, class Tile>
 __global__ void __launch_bounds__(tile_threads)
     attention_forward_kernel(T* out, float* lse, const T* q, const T* k, const T* v, const std::int32_t* offsets, AttentionSizes s) {
-    if constexpr (has_tensor_cores<T>()) {
+    if constexpr (has_tensor_cores<T>(Tile::shared_bytes)) {
         constexpr int D = Tile::D, down = Tile::down, across = Tile::keys / 8;
         T* const queries = dynamic_shared<T>();
         T *const keys = queries + Tile::rows * D, *const values = keys + Tile::keys * D;

@@ -9,7 +9,7 @@ namespace {
 /// which two are in shared memory. Of heads of more than 128 columns it computes `columns` of the gradients' columns.
 template <int padded_dim, int output_columns, int strips, int tile_queries>
 struct Tiling {
-    static constexpr int D = padded_dim, columns = output_columns, down = strips, queries = tile_queries, rows = 16 * strips * tile_warps;
+    static constexpr int D = padded_dim, columns = output_columns, down = strips, queries = tile_queries, rows = 16 * down * tile_warps;
     static constexpr int shared_bytes = (2 * rows + 4 * queries) * D * 2 + rows * 4;
     static_assert(queries <= 32, "a lane holds the statistics of one query");
 };
@@ -92,7 +92,7 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(tile_threads)
     attention_keys_kernel(T* dk, T* dv, const T* dout, const T* q, const T* k, const T* v, const float* lse, const float* delta,
                           const std::int32_t* offsets, AttentionSizes s) {
-    if constexpr (has_tensor_cores<T>()) {
+    if constexpr (has_tensor_cores<T>(Tile::shared_bytes)) {
         constexpr int D = Tile::D, down = Tile::down, across = Tile::queries / 8, out_across = Tile::columns / 8;
         T* const keys = dynamic_shared<T>();
         T *const values = keys + Tile::rows * D, *const stages = values + Tile::rows * D;

@@ -9,7 +9,7 @@ namespace {
 /// in shared memory. What belongs to a row stands there too: the sums need the registers.
 template <int padded_dim, int strips, int tile_keys>
 struct Tiling {
-    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * strips * tile_warps;
+    static constexpr int D = padded_dim, down = strips, keys = tile_keys, rows = 16 * down * tile_warps;
     static constexpr int shared_bytes = (2 * rows + 4 * keys) * D * 2 + 3 * rows * 4;
 };
 
@@ -50,7 +50,7 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(tile_threads)
     attention_queries_kernel(T* dq, const T* dout, const T* q, const T* k, const T* v, const float* lse, const float* delta,
                              const std::int32_t* offsets, AttentionSizes s) {
-    if constexpr (has_tensor_cores<T>()) {
+    if constexpr (has_tensor_cores<T>(Tile::shared_bytes)) {
         constexpr int D = Tile::D, down = Tile::down, across = Tile::keys / 8;
         T* const queries = dynamic_shared<T>();
         T *const douts = queries + Tile::rows * D, *const stages = douts + Tile::rows * D;

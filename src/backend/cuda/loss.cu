@@ -51,26 +51,25 @@ struct Softmax {
 /// before and after those.
 template <class Fetch, class Body>
 __device__ void over_row(int head, int n, const Fetch& fetch, const Body& body) {
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), turn = threads * chunk;
     const int last = head + (n - head) / chunk * chunk;
     const auto single = [&](int i) {
         float v[1];
         fetch(v, i);
         body(v, i);
     };
-    for (int i = thread; i < head; i += threads) single(i);
-    for (int i = head + thread * chunk; i < last; i += batch * threads * chunk) {
-        float v[batch][chunk];
+    for (int s = thread; s < head; s += threads) single(s);
+    const auto several = [&]<int count>(int i) {
+        float v[count][chunk];
 #pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            if (i + b * threads * chunk < last) fetch(v[b], i + b * threads * chunk);
-        }
+        for (int b = 0; b < count; ++b) fetch(v[b], i + b * turn);
 #pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            if (i + b * threads * chunk < last) body(v[b], i + b * threads * chunk);
-        }
-    }
-    for (int i = last + thread; i < n; i += threads) single(i);
+        for (int b = 0; b < count; ++b) body(v[b], i + b * turn);
+    };
+    int i = head + thread * chunk;
+    for (; i + (batch - 1) * turn < last; i += batch * turn) several.template operator()<batch>(i);
+    for (; i < last; i += turn) several.template operator()<1>(i);
+    for (i = last + thread; i < n; i += threads) single(i);
 }
 
 /// A block a row. One pass for the largest logit and the sum of exponentials, which keeps the first `kept` logits in shared memory, and one

@@ -26,14 +26,14 @@ __global__ void __launch_bounds__(threads) partial_sums_kernel(double* partial, 
     const std::int64_t stride = std::int64_t{gridDim.x} * threads * chunk;
     for (std::int64_t i = (std::int64_t{blockIdx.x} * threads + threadIdx.x) * chunk; i < n; i += batch * stride) {
         float v[batch][chunk];
+        if (aligned && i + (batch - 1) * stride + chunk <= n) {
 #pragma unroll
-        for (int b = 0; b < batch; ++b) {
-            const std::int64_t at = i + b * stride;
-            if (aligned && at + chunk <= n) {
-                load(v[b], x + at);
-            } else {
+            for (int b = 0; b < batch; ++b) load(v[b], x + i + b * stride);
+        } else {
 #pragma unroll
-                for (int j = 0; j < chunk; ++j) v[b][j] = at + j < n ? x[at + j] : 0.0f;
+            for (int b = 0; b < batch; ++b) {
+#pragma unroll
+                for (int j = 0; j < chunk; ++j) v[b][j] = i + b * stride + j < n ? x[i + b * stride + j] : 0.0f;
             }
         }
 #pragma unroll

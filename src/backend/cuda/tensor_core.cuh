@@ -8,11 +8,13 @@
 
 namespace sherd::cuda {
 
-/// Whether the architecture being compiled for multiplies tiles of T on tensor cores through these functions.
+/// Whether the architecture being compiled for multiplies tiles of T on tensor cores through these functions, and grants a block that much
+/// shared memory: what sm_75, which has 64 KiB, can never run is not compiled for it. Of the tiles that remain there, those of keys for
+/// heads up to 64 and of queries for heads up to 128 spill four or five registers.
 template <class T>
-__device__ constexpr bool has_tensor_cores() {
+__device__ constexpr bool has_tensor_cores([[maybe_unused]] int shared_bytes) {
 #if defined(__CUDA_ARCH__)
-    return __CUDA_ARCH__ >= 800 || (__CUDA_ARCH__ >= 750 && std::is_same_v<T, __half>);
+    return __CUDA_ARCH__ >= 800 || (__CUDA_ARCH__ >= 750 && std::is_same_v<T, __half> && shared_bytes <= 64 << 10);
 #else
     return true;
 #endif
