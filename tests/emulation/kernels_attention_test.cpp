@@ -196,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"window36", {80, 9}, 3, 3, 1, 36, f32, hopper, 20}, Case{"dim128", {50, 20}, 0, 2, 2, 128, f32},
                       Case{"dim256", {20, 3}, 20, 1, 1, 256, f32}, Case{"dim2", {40}, 0, 1, 1, 2, f32},
                       Case{"volta64", {40, 5}, 2, 2, 1, 64, f16, volta}, Case{"turing_bf16", {40, 5}, 2, 2, 1, 64, bf16, turing},
-                      Case{"turing256", {20}, 2, 2, 1, 256, f16, turing}, Case{"odd_pairs18", {40, 5}, 2, 2, 1, 18, bf16},
+                      Case{"turing256", {70, 5}, 2, 2, 1, 256, f16, turing}, Case{"odd_pairs18", {40, 5}, 2, 2, 1, 18, bf16},
                       Case{"shifted", {40, 5}, 2, 2, 1, 64, bf16, hopper, 0, 1},
                       Case{"shifted_fp32", {40, 5}, 2, 1, 1, 32, f32, hopper, 0, 1}),
     [](const auto& info) { return info.param.name; });

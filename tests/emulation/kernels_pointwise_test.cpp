@@ -115,7 +115,7 @@ struct RopeCase {
 TEST(Rope, TurnsHalvesTogetherAndBack) {
     for (const DType type : all_types) {
         for (const RopeCase& c : {RopeCase{0, 2, 8, 0}, RopeCase{1, 1, 2, 0}, RopeCase{3, 5, 10, 0}, RopeCase{7, 9, 64, 0},
-                                  RopeCase{5, 6, 128, 0}, RopeCase{5, 3, 32, 1}, RopeCase{2, 37, 80, 0}}) {
+                                  RopeCase{5, 6, 128, 0}, RopeCase{5, 3, 32, 1}, RopeCase{2, 37, 80, 0}, RopeCase{50, 9, 64, 0}}) {
             const std::int64_t half = c.head_dim / 2, width = c.heads * c.head_dim, places = 11;
             const Values x0 = random_values(c.rows * width, 7, type);
             Values cosine, sine;

@@ -65,8 +65,10 @@ TEST(RmsNorm, ForwardAgreesWithTheDefinition) {
             check_norm_forward(s, type, true);
         }
     }
-    check_norm_forward({1, 8200}, DType::f32, true);   // more than 1,024 threads hold
-    check_norm_forward({1, 8192}, DType::bf16, true);  // the widest models
+    check_norm_forward({1, 8200}, DType::f32, true);  // more than 1,024 threads hold
+    check_norm_forward({2, 8192}, DType::f32, true);  // all that 1,024 threads hold
+    check_norm_forward({2, 12288}, DType::bf16, true);
+    check_norm_forward({2, 16384}, DType::bf16, false);  // the widest models
 }
 
 void check_norm_backward(const Shape& s, DType type) {
@@ -110,9 +112,14 @@ TEST(RmsNorm, BackwardAgreesWithTheDefinition) {
         for (const Shape& s : norm_shapes) check_norm_backward(s, type);
     }
     check_norm_backward({1, 8200}, DType::f32);
-    check_norm_backward({600, 520}, DType::bf16);  // more rows than partial sums: a block takes several
+    check_norm_backward({9, 4096}, DType::bf16);  // more rows than blocks: each takes several
+    check_norm_backward({9, 8192}, DType::f32);   // four vectors a thread, all that its threads hold
+    check_norm_backward({6, 12288}, DType::bf16);
+    check_norm_backward({5, 16384}, DType::f16);
+    check_norm_backward({1, 16392}, DType::bf16);
+    check_norm_backward({70, 520}, DType::bf16);
     check_norm_backward({530, 9}, DType::f32);
-    check_norm_backward({2100, 256}, DType::f32);  // several turns of blocks of several rows
+    check_norm_backward({2300, 256}, DType::f32);  // several turns of blocks of several rows
 }
 
 TEST(RmsNorm, TakesNoRows) {
@@ -190,7 +197,8 @@ TEST(Embedding, GradientIsAddedInTheOrderOfRows) {
             const auto results = in_all_orders([&](Stream& stream) {
                 const Matrix to(stream, vocabulary, s.columns, DType::f32, table), dy(stream, s.rows, s.columns, type, dy0, s.shift);
                 const Integers at_rows(stream, ids);
-                embedding_backward(stream, to, dy, at_rows.data());
+                const Memory scratch(stream, static_cast<std::size_t>(embedding_scratch(s.rows)) * sizeof(std::int32_t));
+                embedding_backward(stream, to, dy, at_rows.data(), reinterpret_cast<std::int32_t*>(scratch.data()));
                 return std::vector<Bytes>{to.read()};
             });
             Values expected = table;
@@ -215,7 +223,8 @@ TEST(Embedding, ForeignIdsGiveNaNAndTouchNothing) {
     EXPECT_TRUE(std::isnan(values[0]) && std::isnan(values[3]));
     EXPECT_EQ(values[4], 1.0);
     const Matrix dtable(stream, 2, 4, DType::f32, Values(8, 0.0)), dy(stream, 2, 4, DType::f32, Values(8, 3.0));
-    embedding_backward(stream, dtable, dy, ids.data());
+    const Memory scratch(stream, 2 * sizeof(std::int32_t));
+    embedding_backward(stream, dtable, dy, ids.data(), reinterpret_cast<std::int32_t*>(scratch.data()));
     EXPECT_EQ(to_values(dtable.read(), DType::f32), (Values{0, 0, 0, 0, 3, 3, 3, 3}));
 }
 
@@ -270,7 +279,9 @@ TEST(CrossEntropy, LossAndGradientAgreeWithTheDefinition) {
         check_loss(s, DType::f32, true, true);
         check_loss(s, DType::f32, false, false);
     }
-    check_loss({2, 32773}, DType::bf16, false, true);  // the widest block
+    check_loss({2, 8205}, DType::bf16, false, true);   // the widest block
+    check_loss({1, 60001}, DType::bf16, false, true);  // more than shared memory keeps
+    check_loss({2, 59999}, DType::f32, true, true);
 }
 
 TEST(CrossEntropy, StandsExtremesAndReportsWhatIsNotFinite) {
@@ -313,6 +324,20 @@ TEST(Sums, AreExactInDoubleAndDependOnTheSizeAlone) {
         EXPECT_NEAR(out[0], total, 1e-12 * static_cast<double>(n)) << n;
         EXPECT_NEAR(out[1], 2 * squares, 1e-12 * static_cast<double>(n)) << n;
     }
+}
+
+TEST(Sums, TakeManyTurnsOfAllBlocks) {
+    const std::int64_t n = reduce_scratch * 4096 + 4099;
+    Stream stream;
+    Values values(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 1021);
+    const Matrix x(stream, 1, n, DType::f32, values);
+    const Memory scratch(stream, reduce_scratch * sizeof(double)), out(stream, Bytes(sizeof(double), 0));
+    sum(stream, reinterpret_cast<double*>(out.data()), x.floats(), n, reinterpret_cast<double*>(scratch.data()));
+    double result = 0, expected = 0;
+    std::memcpy(&result, out.read().data(), sizeof result);
+    for (const double v : values) expected += v;
+    EXPECT_EQ(result, expected) << "integers are added without rounding";
 }
 
 TEST(Sums, ShowWhatIsNotFinite) {

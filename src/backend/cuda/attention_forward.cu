@@ -44,6 +44,7 @@ struct Softmax {
                     }
                 }
                 sum[m][half] = total;
+                if (!__any_sync(full_warp, shrink != 1.0f)) continue;  // the more keys were seen, the rarer is a new maximum
 #pragma unroll
                 for (int n = 0; n < columns; ++n) {
                     out.at[m][n][2 * half] *= shrink;
@@ -76,7 +77,7 @@ struct Softmax {
 template <class T, class Tile>
 __global__ void __launch_bounds__(tile_threads)
     attention_forward_kernel(T* out, float* lse, const T* q, const T* k, const T* v, const std::int32_t* offsets, AttentionSizes s) {
-    if constexpr (has_tensor_cores<T>()) {
+    if constexpr (has_tensor_cores<T>(Tile::shared_bytes)) {
         constexpr int D = Tile::D, down = Tile::down, across = Tile::keys / 8;
         T* const queries = dynamic_shared<T>();
         T *const keys = queries + Tile::rows * D, *const values = keys + Tile::keys * D;
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(tile_threads)
 template <class T, class Tile>
 bool run(cudaStream_t stream, const DeviceLimits& limits, const ForwardOperands<T>& o, const AttentionSizes& s) {
     if (Tile::shared_bytes > limits.shared_bytes) return false;
-    const dim3 grid(static_cast<unsigned>(s.heads), blocks_for(s.rows, Tile::rows));
+    const dim3 grid(static_cast<unsigned>(s.heads), few_blocks_for(s.rows, Tile::rows));
     launch<attention_forward_kernel<T, Tile>>(
         {.grid = grid, .block = dim3(tile_threads), .shared_bytes = Tile::shared_bytes, .stream = stream}, o.out, o.lse, o.q, o.k, o.v,
         o.offsets, s);
@@ -160,7 +161,7 @@ template <class T>
 bool tensor_attention_forward(cudaStream_t stream, const DeviceLimits& limits, const ForwardOperands<T>& o, const AttentionSizes& s) {
     if (s.head_dim <= 64) return run<T, Tiling<64, 2, 64>>(stream, limits, o, s);
     if (s.head_dim <= 128) return run<T, Tiling<128, 2, 48>>(stream, limits, o, s);
-    return run<T, Tiling<256, 1, 64>>(stream, limits, o, s);
+    return run<T, Tiling<256, 1, 64>>(stream, limits, o, s) || run<T, Tiling<256, 1, 32>>(stream, limits, o, s);  // the latter on sm_75
 }
 
 template bool tensor_attention_forward(cudaStream_t, const DeviceLimits&, const ForwardOperands<__half>&, const AttentionSizes&);

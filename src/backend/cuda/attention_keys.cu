@@ -92,7 +92,7 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(tile_threads)
     attention_keys_kernel(T* dk, T* dv, const T* dout, const T* q, const T* k, const T* v, const float* lse, const float* delta,
                           const std::int32_t* offsets, AttentionSizes s) {
-    if constexpr (has_tensor_cores<T>()) {
+    if constexpr (has_tensor_cores<T>(Tile::shared_bytes)) {
         constexpr int D = Tile::D, down = Tile::down, across = Tile::queries / 8, out_across = Tile::columns / 8;
         T* const keys = dynamic_shared<T>();
         T *const values = keys + Tile::rows * D, *const stages = values + Tile::rows * D;
@@ -165,7 +165,7 @@ template <class T, class Tile>
 bool run(cudaStream_t stream, const DeviceLimits& limits, const BackwardOperands<T>& o, const AttentionSizes& s) {
     if (Tile::shared_bytes > limits.shared_bytes) return false;
     const auto parts = static_cast<unsigned>((s.head_dim + Tile::columns - 1) / Tile::columns);
-    const dim3 grid(static_cast<unsigned>(s.kv_heads), blocks_for(s.rows, Tile::rows), parts);
+    const dim3 grid(static_cast<unsigned>(s.kv_heads), few_blocks_for(s.rows, Tile::rows), parts);
     launch<attention_keys_kernel<T, Tile>>(
         {.grid = grid, .block = dim3(tile_threads), .shared_bytes = Tile::shared_bytes, .stream = stream}, o.dk, o.dv, o.dout, o.q, o.k,
         o.v, o.lse, o.delta, o.offsets, s);

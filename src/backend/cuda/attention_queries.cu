@@ -50,7 +50,7 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(tile_threads)
     attention_queries_kernel(T* dq, const T* dout, const T* q, const T* k, const T* v, const float* lse, const float* delta,
                              const std::int32_t* offsets, AttentionSizes s) {
-    if constexpr (has_tensor_cores<T>()) {
+    if constexpr (has_tensor_cores<T>(Tile::shared_bytes)) {
         constexpr int D = Tile::D, down = Tile::down, across = Tile::keys / 8;
         T* const queries = dynamic_shared<T>();
         T *const douts = queries + Tile::rows * D, *const stages = douts + Tile::rows * D;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(tile_threads)
 template <class T, class Tile>
 bool run(cudaStream_t stream, const DeviceLimits& limits, const BackwardOperands<T>& o, const AttentionSizes& s) {
     if (Tile::shared_bytes > limits.shared_bytes) return false;
-    const dim3 grid(static_cast<unsigned>(s.heads), blocks_for(s.rows, Tile::rows));
+    const dim3 grid(static_cast<unsigned>(s.heads), few_blocks_for(s.rows, Tile::rows));
     launch<attention_queries_kernel<T, Tile>>(
         {.grid = grid, .block = dim3(tile_threads), .shared_bytes = Tile::shared_bytes, .stream = stream}, o.dq, o.dout, o.q, o.k, o.v,
         o.lse, o.delta, o.offsets, s);

@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(threads) simple_queries_kernel(T* dq, const T*
 
 LaunchShape shape_of(cudaStream_t stream, const AttentionSizes& s, int heads, int rows, int shared_bytes,
                      const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return {.grid = dim3(static_cast<unsigned>(heads), blocks_for(s.rows, rows)),
+    return {.grid = dim3(static_cast<unsigned>(heads), few_blocks_for(s.rows, rows)),
             .block = dim3(threads),
             .shared_bytes = static_cast<std::size_t>(shared_bytes),
             .stream = stream,

@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda_backend.hpp"
 
 #include "backend/cuda/check.hpp"
+#include "backend/cuda/trace.hpp"
 
 #include "sherd/runtime/error.hpp"
 
@@ -147,6 +148,7 @@ std::unique_ptr<Event> CudaBackend::make_event() {
 CudaStream& CudaBackend::enter(Stream& stream, const char* operation) const {
     use();
     auto& s = static_cast<CudaStream&>(stream);
+    trace_operation(operation);
     s.enqueues(operation);
     return s;
 }

@@ -57,7 +57,9 @@ void CudaBackend::embedding_forward(Stream& stream, Tensor y, Tensor table, cons
 }
 void CudaBackend::embedding_backward(Stream& stream, Tensor dtable, Tensor dy, const std::int32_t* ids) {
     expect(dy.columns == dtable.columns && dtable.dtype == DType::f32, "embedding_backward", text(dtable) + " from " + text(dy));
-    cuda::embedding_backward(enter(stream, "embedding_backward").get(), dtable, dy, ids);
+    CudaStream& s = enter(stream, "embedding_backward");
+    const auto bytes = static_cast<std::uint64_t>(embedding_scratch(dy.rows)) * sizeof(std::int32_t);
+    cuda::embedding_backward(s.get(), dtable, dy, ids, static_cast<std::int32_t*>(scratch_of(s, bytes)));
 }
 
 void CudaBackend::rms_norm_forward(Stream& stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon) {
@@ -80,6 +82,7 @@ void CudaBackend::rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor
     cuda::rms_norm_backward(enter(stream, "rms_norm_backward").get(), dx, dw, dy, x, rstd, w, scratch);
 }
 std::int64_t CudaBackend::rms_norm_scratch(std::int64_t rows, std::int64_t columns) const {
+    use();
     return cuda::rms_norm_scratch(rows, columns);
 }
 

@@ -125,6 +125,11 @@ __device__ inline int opaque(int x) {
     return x;
 }
 
+__device__ inline uint4 opaque(const uint4& x) {
+    return make_uint4(static_cast<unsigned>(opaque(static_cast<int>(x.x))), static_cast<unsigned>(opaque(static_cast<int>(x.y))),
+                      static_cast<unsigned>(opaque(static_cast<int>(x.z))), static_cast<unsigned>(opaque(static_cast<int>(x.w))));
+}
+
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 /// Elements of T in the 16 bytes that a thread moves best.
@@ -181,6 +186,18 @@ __device__ void store(T* to, const float (&from)[N]) {
             *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
         }
     }
+}
+
+/// 16 bytes as they lie in memory, as floats and back. Values that wait in registers take half as many of them so.
+template <class T>
+__device__ void unpack(float (&to)[vector_of<T>], const uint4& bits) {
+    load(to, reinterpret_cast<const T*>(&bits));
+}
+template <class T>
+__device__ uint4 pack(const float (&from)[vector_of<T>]) {
+    uint4 bits;
+    store(reinterpret_cast<T*>(&bits), from);
+    return bits;
 }
 
 /// Whether all addresses are multiples of `bytes`; a null pointer is.

@@ -68,34 +68,38 @@ __global__ void __launch_bounds__(elementwise_threads) swiglu_backward_kernel(T*
 
 constexpr int rope_heads = 4;  ///< of a thread, which loads their common angles once
 
-/// A block a row, a thread `chunk` pairs of elements (i, i + half) in up to rope_heads heads.
+/// A thread turns `chunk` pairs of elements (i, i + half) in up to rope_heads heads of a row, all of which are on their way from memory
+/// before the first is turned; `work` neighbouring threads share a row.
 /// Bytes: 2 sizeof(T) an element; the angles of a row, 4 head_dim bytes, come from the cache for all but its first heads. FLOPs: 3.
 template <class T, int chunk>
-__global__ void rope_kernel(T* x, const float* cosine, const float* sine, const std::int32_t* positions, int heads, int half, float sign) {
-    T* const row = x + std::int64_t{blockIdx.x} * heads * 2 * half;
-    const std::int64_t angle = std::int64_t{positions[blockIdx.x]} * half;
-    const int chunks = half / chunk, work = (heads + rope_heads - 1) / rope_heads * chunks;
-    for (int w = static_cast<int>(threadIdx.x); w < work; w += static_cast<int>(blockDim.x)) {
-        const int i = w % chunks * chunk, first = w / chunks * rope_heads;
-        float c[chunk], s[chunk];
-        load(c, cosine + angle + i);
-        load(s, sine + angle + i);
+__global__ void __launch_bounds__(elementwise_threads)
+    rope_kernel(T* x, const float* cosine, const float* sine, const std::int32_t* positions, std::int64_t rows, int heads, int half,
+                int work, float sign) {
+    const std::int64_t thread = std::int64_t{blockIdx.x} * elementwise_threads + threadIdx.x, row = thread / work;
+    if (row >= rows) return;
+    const int w = static_cast<int>(thread - row * work), chunks = half / chunk, i = w % chunks * chunk, first = w / chunks * rope_heads;
+    T* const low = x + (row * heads + first) * 2 * half + i;
+    float a[rope_heads][chunk], b[rope_heads][chunk], c[chunk], s[chunk];
 #pragma unroll
-        for (int h = 0; h < rope_heads; ++h) {
-            if (first + h >= heads) break;
-            T* const low = row + std::int64_t{first + h} * 2 * half + i;
-            float a[chunk], b[chunk];
-            load(a, low);
-            load(b, low + half);
+    for (int h = 0; h < rope_heads; ++h) {
+        if (first + h >= heads) break;
+        load(a[h], low + h * 2 * half);
+        load(b[h], low + h * 2 * half + half);
+    }
+    const std::int64_t angle = std::int64_t{positions[row]} * half + i;
+    load(c, cosine + angle);
+    load(s, sine + angle);
 #pragma unroll
-            for (int j = 0; j < chunk; ++j) {
-                const float turned = a[j] * c[j] - b[j] * (sign * s[j]);
-                b[j] = b[j] * c[j] + a[j] * (sign * s[j]);
-                a[j] = turned;
-            }
-            store(low, a);
-            store(low + half, b);
+    for (int h = 0; h < rope_heads; ++h) {
+        if (first + h >= heads) break;
+#pragma unroll
+        for (int j = 0; j < chunk; ++j) {
+            const float turned = a[h][j] * c[j] - b[h][j] * (sign * s[j]);
+            b[h][j] = b[h][j] * c[j] + a[h][j] * (sign * s[j]);
+            a[h][j] = turned;
         }
+        store(low + h * 2 * half, a[h]);
+        store(low + h * 2 * half + half, b[h]);
     }
 }
 
@@ -154,17 +158,13 @@ void rope(cudaStream_t stream, Tensor x, std::int64_t heads, const float* cosine
     if (x.elements() == 0) return;
     const int half = static_cast<int>(x.columns / heads / 2);
     with_type(x.dtype, "rope", [&]<class T>() {
-        constexpr int chunk = vector_of<T>;
-        const bool vectors = half % chunk == 0 && aligned_to(16, x.as<T>(), cosine, sine);
-        const std::int64_t work = (heads + rope_heads - 1) / rope_heads * (vectors ? half / chunk : half);
-        const auto threads = static_cast<unsigned>(std::min<std::int64_t>(256, (work + 31) / 32 * 32));
-        const LaunchShape shape{.grid = dim3(blocks_for(x.rows, 1)), .block = dim3(threads), .stream = stream};
-        const float sign = inverse ? -1.0f : 1.0f;
-        if (vectors) {
-            launch<rope_kernel<T, chunk>>(shape, x.as<T>(), cosine, sine, positions, static_cast<int>(heads), half, sign);
-        } else {
-            launch<rope_kernel<T, 1>>(shape, x.as<T>(), cosine, sine, positions, static_cast<int>(heads), half, sign);
-        }
+        const auto turn = [&]<int chunk>() {
+            const std::int64_t work = (heads + rope_heads - 1) / rope_heads * (half / chunk);
+            launch<rope_kernel<T, chunk>>(elementwise_shape(stream, x.rows * work, 1), x.as<T>(), cosine, sine, positions, x.rows,
+                                          static_cast<int>(heads), half, static_cast<int>(work), inverse ? -1.0f : 1.0f);
+        };
+        if (half % vector_of<T> == 0 && aligned_to(16, x.as<T>(), cosine, sine)) return turn.template operator()<vector_of<T>>();
+        turn.template operator()<1>();
     });
 }
 

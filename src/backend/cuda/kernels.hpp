@@ -28,11 +28,12 @@ inline constexpr std::int64_t reduce_scratch = 1024;
 void bias_backward(cudaStream_t stream, float* dbias, Tensor dy, float* scratch);
 std::int64_t bias_scratch(std::int64_t rows, std::int64_t columns);
 
-// embedding.cu
+// embedding.cu; scratch: embedding_scratch(rows) integers
 void embedding_forward(cudaStream_t stream, Tensor y, Tensor table, const std::int32_t* ids);
-void embedding_backward(cudaStream_t stream, Tensor dtable, Tensor dy, const std::int32_t* ids);
+void embedding_backward(cudaStream_t stream, Tensor dtable, Tensor dy, const std::int32_t* ids, std::int32_t* scratch);
+std::int64_t embedding_scratch(std::int64_t rows);
 
-// norm.cu
+// norm.cu; rms_norm_scratch: of the current device
 void rms_norm_forward(cudaStream_t stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon);
 void rms_norm_again(cudaStream_t stream, Tensor y, Tensor x, const float* rstd, Tensor w);
 void rms_norm_backward(cudaStream_t stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch);

@@ -25,6 +25,34 @@ std::string kernel_name(std::string_view pretty) {
     return name;
 }
 
+unsigned blocks_up_to(std::int64_t most, std::int64_t n, std::int64_t per_block) {
+    const std::int64_t blocks = (n + per_block - 1) / per_block;
+    if (blocks > most) {
+        throw DeviceError("an operation on {} rows or elements is too large for one launch, which takes {} at most: use smaller batches", n,
+                          most * per_block);
+    }
+    return static_cast<unsigned>(blocks);
+}
+
+/// Errors of work that was running, which whatever call comes next reports.
+bool is_asynchronous(cudaError_t code) {
+    switch (code) {
+        case cudaErrorIllegalAddress:
+        case cudaErrorLaunchFailure:
+        case cudaErrorLaunchTimeout:
+        case cudaErrorMisalignedAddress:
+        case cudaErrorIllegalInstruction:
+        case cudaErrorInvalidAddressSpace:
+        case cudaErrorInvalidPc:
+        case cudaErrorHardwareStackError:
+        case cudaErrorAssert:
+        case cudaErrorECCUncorrectable:
+            return true;
+        default:
+            return false;
+    }
+}
+
 int attribute(cudaDeviceAttr which, int device) {
     int value = 0;
     SHERD_CUDA(cudaDeviceGetAttribute(&value, which, device));
@@ -35,8 +63,9 @@ int attribute(cudaDeviceAttr which, int device) {
 
 void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape) {
     if (result == cudaSuccess) return;
+    const char* const doubt = is_asynchronous(result) ? "an operation before or at " : "";
     const std::string call =
-        fmt::format("the launch of {}, {} x {} x {} blocks of {} threads with {} bytes of shared memory,", kernel_name(kernel),
+        fmt::format("{}the launch of {}, {} x {} x {} blocks of {} threads with {} bytes of shared memory,", doubt, kernel_name(kernel),
                     shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
     check_cuda(result, call.c_str(), shape.file, shape.line);
 }
@@ -50,7 +79,7 @@ DeviceLimits device_limits() {
     SHERD_CUDA(cudaGetDevice(&device));
     const int major = attribute(cudaDevAttrComputeCapabilityMajor, device), minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
     return {10 * major + minor, attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-            attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
+            attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), attribute(cudaDevAttrMultiProcessorCount, device)};
 }
 
 void check_attention(std::int64_t rows, const AttentionShape& shape) {
@@ -63,9 +92,11 @@ void check_attention(std::int64_t rows, const AttentionShape& shape) {
 }
 
 unsigned blocks_for(std::int64_t n, std::int64_t per_block) {
-    const std::int64_t blocks = (n + per_block - 1) / per_block;
-    if (blocks > 0x7fffffff) throw DeviceError("an operation on {} elements is too large for one launch", n);
-    return static_cast<unsigned>(blocks);
+    return blocks_up_to(0x7fffffff, n, per_block);
+}
+
+unsigned few_blocks_for(std::int64_t n, std::int64_t per_block) {
+    return blocks_up_to(65535, n, per_block);
 }
 
 }  // namespace sherd::cuda

@@ -17,8 +17,8 @@ struct LaunchShape {
     int line = __builtin_LINE();
 };
 
-/// Throws DeviceError naming the kernel, its shape, file, line and rank, unless the result is cudaSuccess. `kernel` is a
-/// __PRETTY_FUNCTION__ that holds the kernel's name.
+/// Throws DeviceError naming the kernel, its shape, file, line and rank, unless the result is cudaSuccess. What an operation that
+/// was running did wrong shows at the next launch, too: the message then says so. `kernel` is a __PRETTY_FUNCTION__ that holds the name.
 void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape);
 /// Throws DeviceError: the operation has no kernel for that type.
 [[noreturn]] void no_kernel_for(DType type, const char* operation);
@@ -28,10 +28,13 @@ struct DeviceLimits {
     int capability;       ///< 90 for compute capability 9.0
     int shared_bytes;     ///< that a block may have
     int shared_bytes_sm;  ///< of a multiprocessor, shared by its blocks; each block takes 1 KiB besides its own
+    int multiprocessors = 1;
 };
 DeviceLimits device_limits();
 
-/// Blocks that cover n elements. Throws DeviceError beyond the 2^31 - 1 that a grid may have.
+/// Blocks that cover n elements, along the first axis of a grid. Throws DeviceError beyond the 2^31 - 1 that it may have.
 unsigned blocks_for(std::int64_t n, std::int64_t per_block);
+/// The same along the second or third axis, which ends at 65,535: for what never comes near that, or is refused with a reason.
+unsigned few_blocks_for(std::int64_t n, std::int64_t per_block);
 
 }  // namespace sherd::cuda

@@ -89,7 +89,7 @@ void rms_norm_again_loops(cudaStream_t stream, Tensor y, Tensor x, const float* 
 void rms_norm_backward_loops(cudaStream_t stream, Tensor dx, Tensor dy, Tensor x, const float* rstd, Tensor w, float* partial) {
     with_type(x.dtype, "rms_norm_backward", [&]<class T>() {
         launch<rms_norm_backward_loops_kernel<T>>(
-            {.grid = dim3(blocks_for(rms_norm_partials(x.rows), 1)), .block = dim3(threads), .stream = stream}, dx.as<T>(), partial,
+            {.grid = dim3(blocks_for(rms_norm_loop_blocks(x.rows), 1)), .block = dim3(threads), .stream = stream}, dx.as<T>(), partial,
             dy.as<const T>(), x.as<const T>(), rstd, w.as<const T>(), x.rows, x.columns);
     });
 }

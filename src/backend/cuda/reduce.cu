@@ -8,7 +8,8 @@ namespace sherd::cuda {
 namespace {
 
 constexpr int threads = 256, chunk = 4;
-constexpr int block_elements = threads * chunk * 4;  ///< the least that a block is made for
+constexpr int batch = 4;                                 ///< chunks of a thread that are on their way from memory at once
+constexpr int block_elements = threads * chunk * batch;  ///< the least that a block is made for
 
 template <bool squares>
 __device__ double term(float x) {
@@ -23,14 +24,22 @@ __global__ void __launch_bounds__(threads) partial_sums_kernel(double* partial, 
     __shared__ double scratch[32];
     double total = 0;
     const std::int64_t stride = std::int64_t{gridDim.x} * threads * chunk;
-    for (std::int64_t i = (std::int64_t{blockIdx.x} * threads + threadIdx.x) * chunk; i < n; i += stride) {
-        if (aligned && i + chunk <= n) {
-            float v[chunk];
-            load(v, x + i);
+    for (std::int64_t i = (std::int64_t{blockIdx.x} * threads + threadIdx.x) * chunk; i < n; i += batch * stride) {
+        float v[batch][chunk];
+        if (aligned && i + (batch - 1) * stride + chunk <= n) {
 #pragma unroll
-            for (int j = 0; j < chunk; ++j) total += term<squares>(v[j]);
+            for (int b = 0; b < batch; ++b) load(v[b], x + i + b * stride);
         } else {
-            for (std::int64_t j = i; j < i + chunk && j < n; ++j) total += term<squares>(x[j]);
+#pragma unroll
+            for (int b = 0; b < batch; ++b) {
+#pragma unroll
+                for (int j = 0; j < chunk; ++j) v[b][j] = i + b * stride + j < n ? x[i + b * stride + j] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+#pragma unroll
+            for (int j = 0; j < chunk; ++j) total += term<squares>(v[b][j]);
         }
     }
     total = block_sum(total, scratch);

@@ -8,17 +8,20 @@
 
 namespace sherd::cuda {
 
-/// Whether the architecture being compiled for multiplies tiles of T on tensor cores through these functions.
+/// Whether the architecture being compiled for multiplies tiles of T on tensor cores through these functions, and grants a block that much
+/// shared memory: what sm_75, which has 64 KiB, can never run is not compiled for it. Of the tiles that remain there, those of keys for
+/// heads up to 64 and of queries for heads up to 128 spill four or five registers.
 template <class T>
-__device__ constexpr bool has_tensor_cores() {
+__device__ constexpr bool has_tensor_cores([[maybe_unused]] int shared_bytes) {
 #if defined(__CUDA_ARCH__)
-    return __CUDA_ARCH__ >= 800 || (__CUDA_ARCH__ >= 750 && std::is_same_v<T, __half>);
+    return __CUDA_ARCH__ >= 800 || (__CUDA_ARCH__ >= 750 && std::is_same_v<T, __half> && shared_bytes <= 64 << 10);
 #else
     return true;
 #endif
 }
 
-/// d += a * b on a 16x8 tile, 16 deep; registers as the PTX ISA lays them out over the warp.
+/// d += a * b on a 16x8 tile, 16 deep; registers as the PTX ISA lays them out over the warp. Volatile because the whole warp takes part:
+/// the compiler must not move it to where only some lanes want the result.
 template <class T>
 __device__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     static_assert(sizeof(T) == 2);
