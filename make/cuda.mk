@@ -2,7 +2,8 @@
 #
 # CUDA=0 leaves them out, CUDA=1 fails where they are not found; else they are built where nvcc is found. NCCL=0 leaves out NCCL alone.
 # cuDNN is built in where its header and that of its frontend are found; CUDNN=0 and CUDNN=1 likewise.
-# CUDA_HOME, NCCL_HOME, CUDNN_HOME, CUDNN_FRONTEND_HOME: places. CUDA_ARCHS: what kernels are compiled for.
+# CUDA_HOME, NCCL_HOME, CUDNN_HOME, CUDNN_FRONTEND_HOME: places. CUDA_ARCHS: what kernels are compiled for; `release` stands for all
+# that nvcc knows up to sm_100.
 
 CUDA_ARCHS ?= 75 80 90
 comma := ,
@@ -20,6 +21,9 @@ ifeq ($(CUDA)$(NVCC),1)
 endif
 
 ifneq ($(NVCC),)
+  ifeq ($(CUDA_ARCHS),release)
+    override CUDA_ARCHS := $(shell $(NVCC) --list-gpu-arch | sed -n 's/compute_//p' | sort -n | awk '$$1 <= 100')
+  endif
   CUDA_HOME ?= $(patsubst %/,%,$(dir $(patsubst %/,%,$(dir $(NVCC)))))
   NCCL_HEADER := $(firstword $(wildcard $(if $(NCCL_HOME),$(NCCL_HOME)/include/nccl.h,$(CUDA_HOME)/include/nccl.h /usr/include/nccl.h)))
   ifeq ($(NCCL),0)
