@@ -39,20 +39,21 @@ std::optional<std::pair<int, int>> first_duplicate(const std::vector<std::string
     return std::nullopt;
 }
 
-bool code_runs_on(const std::string& architectures, int major, int minor) {
+int code_for(const std::string& architectures, int major, int minor) {
     std::istringstream list(architectures);
-    int newest = 0;
-    bool newest_is_specific = false;  // "90a": its PTX runs nowhere else
+    int best = 0, last = 0;
+    bool last_is_specific = false;  // "90a": its PTX runs nowhere else
     for (std::string one; list >> one;) {
-        const bool specific = std::isdigit(static_cast<unsigned char>(one.back())) == 0;
-        const int number = std::atoi(one.c_str());
-        if (number / 10 == major && (specific ? number % 10 == minor : number % 10 <= minor)) return true;
-        if (number >= newest) {
-            newest = number;
-            newest_is_specific = specific;
-        }
+        last_is_specific = std::isdigit(static_cast<unsigned char>(one.back())) == 0;
+        last = std::atoi(one.c_str());
+        if (last / 10 == major && (last_is_specific ? last % 10 == minor : last % 10 <= minor)) best = std::max(best, last);
     }
-    return newest > 0 && !newest_is_specific && 10 * major + minor >= newest;
+    if (best > 0) return best;
+    return !last_is_specific && 10 * major + minor >= last ? last : 0;
+}
+
+bool code_runs_on(const std::string& architectures, int major, int minor) {
+    return code_for(architectures, major, minor) > 0;
 }
 
 }  // namespace sherd

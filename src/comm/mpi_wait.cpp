@@ -14,8 +14,9 @@
 namespace sherd::detail {
 
 namespace {
-/// look: called now and then with the seconds waited.
-void wait_for(MPI_Request* requests, int count, const std::function<void(double)>& look) {
+/// look: called now and then with the seconds waited. longest_pause: MPI moves most messages on only when it is asked, a few pieces at a
+/// time.
+void wait_for(MPI_Request* requests, int count, std::chrono::nanoseconds longest_pause, const std::function<void(double)>& look) {
     using namespace std::chrono_literals;
     const auto start = std::chrono::steady_clock::now();
     for (int done = 0;;) {
@@ -24,7 +25,7 @@ void wait_for(MPI_Request* requests, int count, const std::function<void(double)
         const auto waited = std::chrono::steady_clock::now() - start;
         if (waited < 20us) continue;
         // mostly a thread of compute wants this core: the longer nothing came, the less often it is disturbed
-        std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 16, 20us, 500us));
+        std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 16, 20us, longest_pause));
         look(std::chrono::duration<double>(waited).count());
     }
 }
@@ -56,7 +57,7 @@ class Watch {
 }  // namespace
 
 void wait_for(MPI_Request& request, const WaitLimits& limits) {
-    wait_for(&request, 1, Watch(limits, [] { return std::string("another rank in an agreement of all"); }));
+    wait_for(&request, 1, std::chrono::microseconds(500), Watch(limits, [] { return std::string("another rank in an agreement of all"); }));
 }
 
 MPI_Request* PendingMessages::add(int peer) {
@@ -78,7 +79,8 @@ std::string PendingMessages::missing() const {
 
 void PendingMessages::wait(const WaitLimits& limits, const std::string& what) {
     if (requests_.empty()) return;
-    wait_for(requests_.data(), static_cast<int>(requests_.size()), Watch(limits, [&] { return missing() + " in " + what; }));
+    wait_for(requests_.data(), static_cast<int>(requests_.size()), std::chrono::microseconds(100),
+             Watch(limits, [&] { return missing() + " in " + what; }));
     requests_.clear();
     peers_.clear();
 }

@@ -246,6 +246,15 @@ TEST_F(CudnnRefusal, OfHeadsOfOtherSizes) {
     expect_in(found.error, "12, is no multiple of 8");
 }
 
+TEST_F(CudnnRefusal, OfManyShortDocumentsBesideALongOne) {
+    Case unlike{"unlike", {1024}, 3, 1, 1, 8};
+    unlike.lengths.resize(70, 1);
+    const Outcome found = outcome(unlike, DType::bf16);
+    EXPECT_EQ(found.passes, 0);
+    expect_in(found.notice, "the forward pass of attention of some micro-batches of rank 0 is own kernels' instead of cuDNN's: many short");
+    EXPECT_EQ(found.error, "") << "it is not the model that is refused";
+}
+
 TEST_F(CudnnRefusal, OfGradientsOnAmpereAlone) {
     emu::device_options.capability = 80;
     const Outcome found = outcome(plain, DType::bf16);

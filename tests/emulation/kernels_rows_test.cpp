@@ -280,6 +280,7 @@ TEST(CrossEntropy, LossAndGradientAgreeWithTheDefinition) {
         check_loss(s, DType::f32, false, false);
     }
     check_loss({2, 8205}, DType::bf16, false, true);   // the widest block
+    check_loss({1, 12288}, DType::bf16, false, true);  // 48 KiB of shared memory, and what the kernel has beside
     check_loss({1, 60001}, DType::bf16, false, true);  // more than shared memory keeps
     check_loss({2, 59999}, DType::f32, true, true);
 }

@@ -50,6 +50,10 @@ TEST(Devices, CodeRunsOnTheSameMajorVersionAndByPtxOnLaterOnes) {
     EXPECT_TRUE(code_runs_on("80 90a", 9, 0));
     EXPECT_FALSE(code_runs_on("80 90a", 10, 0)) << "PTX of a specific architecture runs nowhere else";
     EXPECT_FALSE(code_runs_on("", 9, 0));
+    EXPECT_EQ(code_for(built, 8, 6), 80);
+    EXPECT_EQ(code_for("75 80 86 90", 8, 9), 86);
+    EXPECT_EQ(code_for("70 75", 9, 0), 75) << "PTX of the last";
+    EXPECT_EQ(code_for("90 75", 10, 0), 75) << "PTX of the last, not of the newest";
 }
 
 TEST(Devices, DescriptionsTellWhatMatters) {

@@ -192,7 +192,7 @@ class Backend {
                        Tensor weights, std::int64_t n) = 0;
 };
 
-/// Waits for a stream when it goes, whatever happened: for host memory that enqueued operations read.
+/// Waits for a stream when an exception leaves its scope: for host memory that enqueued operations use. Who leaves in order has waited.
 class StreamGuard {
   public:
     StreamGuard(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}

@@ -48,12 +48,15 @@ std::string machine_id();
 /// The lowest two ranks whose claims ("machine/bus id", empty: no GPU) are equal; nothing where all differ.
 std::optional<std::pair<int, int>> first_duplicate(const std::vector<std::string>& claims_by_rank);
 
-/// Whether code compiled for these architectures ("75 80 90", a letter behind is ignored) runs on a GPU of that compute capability: machine
-/// code on the same major version and an equal or later minor one, else PTX of the newest architecture on anything later.
+/// Which of these architectures ("75 80 90"; "90a" is for that one alone) a GPU of that compute capability runs code of: machine code of
+/// the same major version and an equal or earlier minor one, the latest of them, else PTX of the last architecture on anything later. 0:
+/// none.
+int code_for(const std::string& architectures, int major, int minor);
+/// Whether there is any.
 bool code_runs_on(const std::string& architectures, int major, int minor);
 
 /// Who computes attention: cuDNN where the binary has it and it serves the shape, and own kernels elsewhere; own kernels alone; cuDNN, or
-/// an error where it does not serve.
+/// an error where it does not serve the model. Single micro-batches that it does not serve (docs/gpu.md) are always own kernels'.
 enum class AttentionBy { any, own, cudnn };
 
 struct CudaOptions {

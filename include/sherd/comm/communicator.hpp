@@ -1,9 +1,10 @@
 #pragma once
-/// Who am I talking to: one interface for a single process, MPI, and later NCCL.
+/// Who am I talking to: one interface for a single process, MPI, and NCCL.
 ///
 /// Device collectives are enqueued on a stream and run in its order; all ranks must enqueue the same ones in the same order. Sums are taken
-/// in rank order, element by element, whatever the intervals: two tables over the same ranks give the same bits.
-/// Host collectives block; they are for small agreements, never for tensors, and may run while device collectives are under way.
+/// in rank order, element by element, whatever the intervals: two tables over the same ranks give the same bits; but for NCCL's own
+/// collectives (nccl.hpp). Host collectives block; they are for small agreements, never for tensors, and may run while device collectives
+/// are under way.
 #include "sherd/runtime/error.hpp"
 #include "sherd/tensor/dtype.hpp"
 #include "sherd/tensor/interval.hpp"

@@ -22,8 +22,8 @@ struct NcclOptions {
 /// Collective over `host`, which serves agreements from then on. backend: a GPU of each rank's own. nodes: by rank.
 /// Copies and whole fp32 sums are NCCL's own collectives: sums come in NCCL's order, the same in every run on the same ranks. Sums on
 /// 16-bit wires, and those over ranks that hold parts only, are taken in rank order like everywhere else. A collective that fails or hangs
-/// is aborted, and the wait for its stream throws. Throws DeviceError; EnvironmentError (the same on all ranks) where ranks have different
-/// versions.
+/// is aborted, and the wait for its stream throws. Throws DeviceError; UsageError where NCCL_COMM_BLOCKING is set; EnvironmentError (the
+/// same on all ranks) where ranks have different versions.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Backend& backend, const std::vector<int>& nodes,
                                                      const NcclOptions& options);
 

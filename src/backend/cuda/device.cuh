@@ -41,7 +41,8 @@ void emulate(const LaunchShape& s, const char* name, void (*kernel)(P...), P... 
 template <auto Kernel, class... A>
 void launch(const LaunchShape& s, A... arguments) {
 #ifdef __CUDACC__
-    if (s.shared_bytes > 48 * 1024) {
+    // 48 KiB hold without this, with what a kernel declares beside; none declares more than 16
+    if (s.shared_bytes > 32 * 1024) {
         check_launch(cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(s.shared_bytes)),
                      __PRETTY_FUNCTION__, s);
     }

@@ -3,6 +3,7 @@
 #include "backend/cuda/attention.hpp"
 #include "backend/cuda/check.hpp"
 
+#include "sherd/backend/devices.hpp"
 #include "sherd/runtime/error.hpp"
 
 #include <algorithm>
@@ -78,7 +79,11 @@ DeviceLimits device_limits() {
     int device = 0;
     SHERD_CUDA(cudaGetDevice(&device));
     const int major = attribute(cudaDevAttrComputeCapabilityMajor, device), minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
-    return {10 * major + minor, attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+    // kernels are chosen by the code that runs, which on a newer device may be PTX of an older architecture; that before sm_80 has no
+    // tiles of more than the 64 KiB that those devices have
+    const int code = code_for(SHERD_CUDA_ARCHS, major, minor), capability = code > 0 ? code : 10 * major + minor;
+    const int shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return {capability, capability < 80 ? std::min(shared, 64 << 10) : shared,
             attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), attribute(cudaDevAttrMultiProcessorCount, device)};
 }
 

@@ -25,7 +25,7 @@ void check_launch(cudaError_t result, const char* kernel, const LaunchShape& sha
 
 /// What decides which kernel runs on the current device.
 struct DeviceLimits {
-    int capability;       ///< 90 for compute capability 9.0
+    int capability;       ///< of the code that it runs: 90 for sm_90
     int shared_bytes;     ///< that a block may have
     int shared_bytes_sm;  ///< of a multiprocessor, shared by its blocks; each block takes 1 KiB besides its own
     int multiprocessors = 1;

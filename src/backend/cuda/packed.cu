@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(tile* tile_rows)
 void transpose(cudaStream_t stream, float* to, const float* from, const std::int32_t* end, std::int64_t rows, std::int64_t columns) {
     if (rows == 0 || columns == 0) return;
     launch<transpose_kernel>(
-        {.grid = dim3(blocks_for(rows, tile), blocks_for(columns, tile)), .block = dim3(tile * tile_rows), .stream = stream}, to, from, end,
-        rows, columns);
+        {.grid = dim3(blocks_for(rows, tile), few_blocks_for(columns, tile)), .block = dim3(tile * tile_rows), .stream = stream}, to, from,
+        end, rows, columns);
 }
 
 /// Each thread takes every so manieth 16 bytes. Bytes: those of surplus rows.

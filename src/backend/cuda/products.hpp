@@ -39,7 +39,7 @@ class Products {
     void forward(CudaStream& stream, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias);
     /// dx = dy w, or += with accumulate
     void backward_input(CudaStream& stream, const Tensor& dx, const Tensor& dy, const Tensor& w, bool accumulate);
-    /// dw += dy^T x
+    /// dw = dy^T x, or += with accumulate
     void backward_weight(CudaStream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x, bool accumulate);
 
   private:

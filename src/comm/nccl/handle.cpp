@@ -12,7 +12,7 @@ namespace sherd::detail {
 
 namespace {
 
-constexpr double seconds_to_part = 10;  // for the last words of communicators that end in order
+constexpr double seconds_to_part = 60;  // for the last words of communicators that end in order
 
 double since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

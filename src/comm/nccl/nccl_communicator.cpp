@@ -211,6 +211,7 @@ std::string set_variables(const NcclOptions& options) {
             "NCCL_COMM_BLOCKING={} would let NCCL wait without end for ranks that are gone; remove it from the environment and "
             "from [nccl]",
             blocking);
+    ::setenv("NCCL_COMM_BLOCKING", "0", 1);  // before what NCCL's own files may say
     // sums taken by the switch differ from one call to the next (github.com/NVIDIA/nccl/issues/1497)
     if (std::getenv("NCCL_NVLS_ENABLE") == nullptr) {
         ::setenv("NCCL_NVLS_ENABLE", "0", 1);

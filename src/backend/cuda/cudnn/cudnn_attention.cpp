@@ -18,7 +18,9 @@
 #include <bit>
 #include <cstdlib>
 #include <initializer_list>
+#include <map>
 #include <set>
+#include <tuple>
 
 namespace sherd::cuda {
 
@@ -28,6 +30,9 @@ namespace {
 constexpr std::int64_t least_version = 91002;
 /// More than that in one micro-batch are short: not worth a plan.
 constexpr std::int64_t most_documents = 1024;
+/// Rows that cuDNN looks at, documents times the longest one, for each that there is: blocks beyond a document's end cost little, but so
+/// many cost more than the work.
+constexpr std::int64_t most_blown_up = 8, few_rows = std::int64_t{1} << 16;
 /// Share of the GPU's memory that a workspace may take unless cuDNN is demanded. On Hopper deterministic gradients go through a matrix of
 /// 16-bit numbers, heads x longest^2 for each document: 1 GiB for 32 heads and 4,096 rows.
 constexpr std::uint64_t memory_parts = 32;
@@ -79,6 +84,12 @@ std::uint64_t bytes_of(const AttentionGraph& of, std::int64_t rows, std::uint64_
     return sizes.bytes();
 }
 
+/// What of an attention does not change from one micro-batch to the next: type, heads, heads of keys, size of a head, window.
+using Kind = std::tuple<DType, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+Kind kind_of(DType type, const AttentionShape& shape) {
+    return {type, shape.heads, shape.kv_heads, shape.head_dim, shape.window};
+}
+
 class CudnnAttention final : public FusedAttention {
   public:
     CudnnAttention(const Gpu& gpu, bool demanded) : demanded_(demanded), most_workspace_(gpu.memory_bytes / memory_parts) {}
@@ -98,15 +109,17 @@ class CudnnAttention final : public FusedAttention {
     }
 
   private:
-    bool serves(const char* pass, DType type, const Documents& documents, const AttentionShape& shape,
+    bool serves(const char* pass, DType type, std::int64_t rows, const Documents& documents, const AttentionShape& shape,
                 std::initializer_list<const void*> addresses);
-    void tell(const std::string& pass, const std::string& why);
+    void tell(const char* pass, const std::string& why);
+    void tell_of_some(const char* pass, const std::string& why);
     bool refuse(const char* pass, const std::string& why);
 
     bool demanded_;
     std::uint64_t most_workspace_;
     CudnnPlans plans_;
     std::set<std::string> told_;
+    std::map<Kind, bool> gradients_planned_;  ///< whether scratch() found that cuDNN is to compute them
 };
 
 constexpr const char* forward_pass = "the forward pass of attention";
@@ -127,8 +140,15 @@ AttentionGraph graph_of(bool backward, DType type, std::int64_t rows, std::int64
             .rows = backward ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows))) : 0};
 }
 
-void CudnnAttention::tell(const std::string& pass, const std::string& why) {
+void CudnnAttention::tell(const char* pass, const std::string& why) {
     if (told_.insert(pass).second) log::notice(fmt::format("{} is own kernels' instead of cuDNN's: {}", pass, why));
+}
+
+/// Micro-batches differ from rank to rank.
+void CudnnAttention::tell_of_some(const char* pass, const std::string& why) {
+    if (told_.insert(pass + std::string(" of some")).second)
+        log::warning_of_any_rank(
+            fmt::format("{} of some micro-batches of rank {} is own kernels' instead of cuDNN's: {}", pass, process_rank(), why));
 }
 
 bool CudnnAttention::refuse(const char* pass, const std::string& why) {
@@ -139,23 +159,30 @@ bool CudnnAttention::refuse(const char* pass, const std::string& why) {
     return false;
 }
 
-bool CudnnAttention::serves(const char* pass, DType type, const Documents& documents, const AttentionShape& shape,
+bool CudnnAttention::serves(const char* pass, DType type, std::int64_t rows, const Documents& documents, const AttentionShape& shape,
                             std::initializer_list<const void*> addresses) {
     if (documents.count == 0 || documents.longest == 0) return false;
     if (const std::string why = unsuited(type, shape); !why.empty()) return demanded_ && refuse(pass, why);
-    if (documents.count > most_documents) tell(fmt::format("{} of some micro-batches", pass), "they have more than 1,024 documents");
-    return documents.count <= most_documents && aligned(addresses);
+    if (documents.count > most_documents) {
+        tell_of_some(pass, "they have more than 1,024 documents");
+        return false;
+    }
+    if (round_documents(documents.count) * round_length(documents.longest) > std::max(few_rows, most_blown_up * round_length(rows))) {
+        tell_of_some(pass, "many short documents stand beside a long one");
+        return false;
+    }
+    return aligned(addresses);
 }
 
 bool CudnnAttention::forward(CudaStream& stream, const Tensor& out, float* lse, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Documents& documents, const AttentionShape& shape) {
-    if (!serves(forward_pass, q.dtype, documents, shape, {out.data, q.data, k.data, v.data})) return false;
+    if (!serves(forward_pass, q.dtype, q.rows, documents, shape, {out.data, q.data, k.data, v.data})) return false;
     const AttentionGraph of = graph_of(false, q.dtype, q.rows, documents.count, documents.longest, shape);
     const CudnnPlan& plan = plans_.find(of);
     if (!plan.refusal.empty()) return refuse(forward_pass, plan.refusal);
     if (const std::uint64_t bytes = bytes_of(of, q.rows, plan.workspace); bytes > stream.scratch().bytes()) {
-        tell(forward_pass, fmt::format("{} rows need {} of scratch, and stream '{}' has {}", q.rows, readable_bytes(bytes), stream.name(),
-                                       readable_bytes(stream.scratch().bytes())));
+        tell_of_some(forward_pass, fmt::format("{} rows need {} of scratch, and stream '{}' has {}", q.rows, readable_bytes(bytes),
+                                               stream.name(), readable_bytes(stream.scratch().bytes())));
         return false;
     }
     Arena arena(stream.scratch().data());
@@ -180,17 +207,19 @@ bool CudnnAttention::forward(CudaStream& stream, const Tensor& out, float* lse, 
 bool CudnnAttention::backward(CudaStream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dout,
                               const Tensor& out, const float* lse, const Tensor& q, const Tensor& k, const Tensor& v,
                               const Documents& documents, const AttentionShape& shape, const Tensor& scratch) {
-    if (!serves(backward_pass, q.dtype, documents, shape, {dq.data, dk.data, dv.data, dout.data, out.data, q.data, k.data, v.data}))
+    if (!serves(backward_pass, q.dtype, q.rows, documents, shape, {dq.data, dk.data, dv.data, dout.data, out.data, q.data, k.data, v.data}))
         return false;
+    if (const auto planned = gradients_planned_.find(kind_of(q.dtype, shape));
+        planned != gradients_planned_.end() && !planned->second && !demanded_)
+        return false;  // told when memory was planned
     const AttentionGraph of = graph_of(true, q.dtype, q.rows, documents.count, documents.longest, shape);
     const CudnnPlan& plan = plans_.find(of);
     if (!plan.refusal.empty()) return refuse(backward_pass, plan.refusal);
     auto* const begin = static_cast<unsigned char*>(scratch.data);
     const std::uint64_t skipped = -reinterpret_cast<std::uintptr_t>(begin) % Arena::alignment;
     if (const std::uint64_t bytes = skipped + bytes_of(of, q.rows, plan.workspace); bytes > scratch.bytes()) {
-        tell(fmt::format("{} of some micro-batches", backward_pass),
-             fmt::format("{} documents of up to {} rows need {} of scratch, and {} were planned", documents.count, documents.longest,
-                         readable_bytes(bytes), readable_bytes(scratch.bytes())));
+        tell_of_some(backward_pass, fmt::format("{} documents of up to {} rows need {} of scratch, and {} were planned", documents.count,
+                                                documents.longest, readable_bytes(bytes), readable_bytes(scratch.bytes())));
         return false;
     }
     Arena arena(begin + skipped);
@@ -221,6 +250,7 @@ bool CudnnAttention::backward(CudaStream& stream, const Tensor& dq, const Tensor
 std::int64_t CudnnAttention::scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) {
     const std::int64_t length = std::min(rows, longest);
     if (length == 0 || !unsuited(compute, shape).empty()) return 0;
+    bool& planned = gradients_planned_[kind_of(compute, shape)] = false;
     const std::int64_t documents = (rows + length - 1) / length;
     if (documents > most_documents) return 0;
     const CudnnPlan& ahead = plans_.find(graph_of(false, compute, rows, documents, length, shape));
@@ -237,6 +267,7 @@ std::int64_t CudnnAttention::scratch(std::int64_t rows, std::int64_t longest, co
                                         readable_bytes(bytes), memory_parts));
         return 0;
     }
+    planned = true;
     return static_cast<std::int64_t>((bytes + sizeof(float) - 1) / sizeof(float));
 }
 
