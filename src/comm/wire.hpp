@@ -33,17 +33,16 @@ inline void add_up(Interval whole, const std::vector<Addend>& addends, float* to
         for (const Addend& a : addends) {
             const Interval part = intersect(a.part, now);
             float* sum = sums + (part.begin - now.begin);
-            const std::int64_t n = part.size(), first = part.begin - a.part.begin;
-            if (a.dtype == DType::f32) {
-                const float* values = static_cast<const float*>(a.data) + first;
-                for (std::int64_t i = 0; i < n; ++i) sum[i] += values[i];
-            } else if (a.dtype == DType::bf16) {
-                const auto* values = static_cast<const bfloat16*>(a.data) + first;
-                for (std::int64_t i = 0; i < n; ++i) sum[i] += to_float(values[i]);
-            } else {
-                const auto* values = static_cast<const float16*>(a.data) + first;
-                for (std::int64_t i = 0; i < n; ++i) sum[i] += to_float(values[i]);
-            }
+            const auto add = [&](const auto* values, auto widen) {
+                values += part.begin - a.part.begin;
+                for (std::int64_t i = 0; i < part.size(); ++i) sum[i] += widen(values[i]);
+            };
+            if (a.dtype == DType::f32)
+                add(static_cast<const float*>(a.data), [](float x) { return x; });
+            else if (a.dtype == DType::bf16)
+                add(static_cast<const bfloat16*>(a.data), [](bfloat16 x) { return to_float(x); });
+            else
+                add(static_cast<const float16*>(a.data), [](float16 x) { return to_float(x); });
         }
         std::copy_n(sums, now.size(), to + (now.begin - whole.begin));
     }

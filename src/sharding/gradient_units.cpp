@@ -47,13 +47,12 @@ GradientUnits::GradientUnits(const ShardContext& context)
 }
 
 void GradientUnits::begin_step() {
-    started_ = false;
+    micro_steps_ = 0;
     if (in_place_)
         for (auto& parameters : fresh_) parameters.assign(parameters.size(), true);
 }
 void GradientUnits::begin_micro_step(bool last) {
-    first_ = !started_;
-    started_ = true;
+    ++micro_steps_;
     last_ = last;
 }
 
@@ -87,10 +86,9 @@ void GradientUnits::zero(int unit, Interval part) {
     if (!part.empty()) context_.backend.zero(context_.compute, data + part.begin, static_cast<std::size_t>(part.size()) * sizeof(float));
 }
 
-float* GradientUnits::written_to(int unit, int parameter, bool& fresh) {
+std::pair<float*, bool> GradientUnits::written_to(int unit, int parameter) {
     float* data = open(unit);
-    fresh = take_fresh(unit, parameter);
-    return data;
+    return {data, take_fresh(unit, parameter)};
 }
 
 float* GradientUnits::added_to(int unit, int parameter) {
@@ -132,7 +130,7 @@ void GradientUnits::reduce_into_shard(int unit) {
     const Placement placement = context_.plan.gradients;
     const Interval mine = shard_.held(unit), whole{0, context_.layout.unit(unit).elements};
     // what is kept may be the sum itself
-    const bool direct = first_ && shard_.dtype() == DType::f32 && context_.group(placement) != nullptr;
+    const bool first = micro_steps_ == 1, direct = first && shard_.dtype() == DType::f32 && context_.group(placement) != nullptr;
     float* sum = direct ? kept(unit).as<float>() : slot.memory.as<float>() + mine.begin;
     if (Communicator* group = context_.group(placement); group != nullptr) {
         const IntervalTable owners = context_.within(placement, context_.tables[static_cast<std::size_t>(unit)].gradients);
@@ -143,7 +141,7 @@ void GradientUnits::reduce_into_shard(int unit) {
     }
     const Tensor addend{sum, DType::f32, 1, mine.size()};
     if (!mine.empty() && !direct)
-        first_ ? backend.cast(context_.communication, kept(unit), addend) : backend.add(context_.communication, kept(unit), sum);
+        first ? backend.cast(context_.communication, kept(unit), addend) : backend.add(context_.communication, kept(unit), sum);
     backend.record(*slot.free, context_.communication);
     slot.open_unit = -1;
 }

@@ -46,8 +46,7 @@ Tensor TrainingState::gradient(int unit, int parameter) {
     return tensor(gradients_->added_to(unit, parameter), DType::f32, unit, parameter);
 }
 GradientTarget TrainingState::gradient_target(int unit, int parameter) {
-    bool fresh = false;
-    float* data = gradients_->written_to(unit, parameter, fresh);
+    const auto [data, fresh] = gradients_->written_to(unit, parameter);
     return {tensor(data, DType::f32, unit, parameter), !fresh};
 }
 void TrainingState::accumulate(int unit) {

@@ -14,6 +14,11 @@ namespace sherd {
 
 namespace {
 
+constexpr const char *compute_name = "compute", *communication_name = "communication", *copy_name = "copy";
+
+/// Parts of the arena begin at multiples of 256 bytes, and the least ones are not planned.
+constexpr std::uint64_t arena_slack = 64 << 10;
+
 std::string mebibytes(std::uint64_t bytes) {
     return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
@@ -118,9 +123,14 @@ MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs, 
 void Engine::plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host) {
     const bool gpu = device.gpu.has_value();
     collectively(host, [&] { memory = planned_memory(all); });
+    for (const char* stream : {compute_name, communication_name, copy_name}) {
+        const std::uint64_t bytes = device.backend->stream_bytes(stream);
+        if (bytes > 0) memory.push_back({fmt::format("workspace of stream '{}'", stream), DType::u8, bytes});
+    }
+    if (const std::uint64_t bytes = world->device_staging_bytes(); bytes > 0)
+        memory.push_back({"communication staging", DType::f32, bytes});
     const auto own = static_cast<double>(total_bytes(memory));
-    // on a GPU what communicators staged there is in use already, and what they staged in pinned memory is not the GPU's
-    const std::uint64_t staging = gpu ? 0 : world->staging_bytes();
+    const std::uint64_t staging = gpu ? 0 : world->staging_bytes();  // beside a GPU it is pinned memory of the host
     const std::uint64_t before = device.backend->peak_memory_bytes();
     if (staging > 0) memory.push_back({"communication staging", DType::f32, staging});
     memory.push_back({gpu ? "in use before: CUDA, libraries" : "program and libraries", DType::u8, before});
@@ -181,15 +191,17 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
             throw AgreedError(error.exit_code(), fmt::format("{}. {}", error.what(), savings_text(all)));
         throw;
     }
-    allocating(host, all, [&] {
-        compute = device.backend->make_stream("compute");
-        communication = device.backend->make_stream("communication");
-        if (device.gpu) copy = device.backend->make_stream("copy");
-        if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
-    });
     plan_memory(settings, all, host);
     Backend& backend = *device.backend;
     const std::int64_t rows = all.micro_tokens;
+    allocating(host, all, [&] {
+        const std::vector<StateClass> own(memory.begin(), memory.end() - 1);  // the last is what was in use before
+        backend.reserve(total_bytes(own) + arena_slack, fmt::format("all that is planned ({})", largest_first(own)));
+        compute = backend.make_stream(compute_name);
+        communication = backend.make_stream(communication_name);
+        if (device.gpu) copy = backend.make_stream(copy_name);
+        if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
+    });
     // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks
     allocating(host, all, [&] {
         state = std::make_unique<TrainingState>(*inputs.layout, backend, *world, *compute, *communication, type, purpose, plan, groups,

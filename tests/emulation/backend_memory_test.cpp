@@ -166,6 +166,28 @@ TEST_F(Memory, ALimitHoldsThoughThereIsMore) {
     EXPECT_NO_THROW(DeviceMemory(*backend, 9u << 20, "activations"));
 }
 
+TEST_F(Memory, ThatIsPlannedIsOneBlock) {
+    const auto backend = make_cuda_backend({.index = 0, .memory_limit = 100u << 20, .tf32 = false});
+    const std::uint64_t before = backend->peak_memory_bytes();
+    const long blocks = emu::device_allocations();
+    expect_holds(failure_of([&] { backend->reserve(101u << 20, "all that is planned"); }),
+                 {"cannot allocate 101.0 MiB for all that is planned", "device.memory_limit 100.0 MiB", "This rank holds 0 bytes"});
+    backend->reserve((80u << 20) - 1, "all that is planned");
+    EXPECT_EQ(backend->peak_memory_bytes(), before + (80u << 20));
+    const DeviceMemory weights(*backend, (50u << 20) - 3, "weights"), moments(*backend, 30u << 20, "exp_avg");
+    EXPECT_EQ(emu::device_allocations(), blocks + 1);
+    EXPECT_EQ(moments.as<char>() - weights.as<char>(), 50 << 20);
+    EXPECT_EQ(backend->available_memory_bytes(), 20u << 20) << "the arena counts as taken";
+    expect_holds(failure_of([&] { const DeviceMemory none(*backend, 21u << 20, "activations"); }),
+                 {"cannot allocate 21.0 MiB for activations", "weights 50.0 MiB, exp_avg 30.0 MiB"});
+    {
+        const DeviceMemory beside(*backend, 1u << 20, "activations");
+        EXPECT_EQ(emu::device_allocations(), blocks + 2);
+    }
+    EXPECT_EQ(backend->available_memory_bytes(), 20u << 20);
+    EXPECT_THROW(backend->reserve(1, "more"), DeviceError);
+}
+
 TEST_F(Memory, WhatTheDriverShowsIsReported) {
     const auto backend = make_cuda_backend({});
     const std::uint64_t before = backend->peak_memory_bytes();

@@ -85,6 +85,7 @@ class Streams(DeviceCase):
         for name in ("cudaMalloc", "cudaHostAlloc", "cudaStreamCreateWithPriority", "ncclCommInitRankConfig"):
             self.assertGreater(one[name], 0, name)
             self.assertEqual(one[name], three[name], name)
+        self.assertEqual(three["cudaMalloc"], 1, "all of it is one arena")
         self.assertGreater(three["kernel"], 2 * one["kernel"])
         self.assertEqual(one.get("cudaDeviceSynchronize", 0), 0)
 

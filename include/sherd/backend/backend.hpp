@@ -101,6 +101,9 @@ class Backend {
     /// Whether host code may read and write device memory.
     virtual bool host_reads_memory() const noexcept = 0;
 
+    /// Takes memory at once for all that is allocated from now on, as far as it fits; once. A CPU, whose system gives memory when it is
+    /// touched, takes none. Throws as allocate().
+    virtual void reserve(std::size_t bytes, const std::string& purpose) = 0;
     /// Throws DeviceError saying what the memory was for and how much is there.
     virtual void* allocate(std::size_t bytes, const std::string& purpose) = 0;
     virtual void release(void* data, std::size_t bytes) noexcept = 0;
@@ -108,6 +111,8 @@ class Backend {
     virtual void* allocate_host(std::size_t bytes, const std::string& purpose) = 0;
     virtual void release_host(void* data, std::size_t bytes) noexcept = 0;
 
+    /// Device memory that a stream allocates for itself.
+    virtual std::size_t stream_bytes(const std::string& name) const = 0;
     virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
     virtual std::unique_ptr<Event> make_event() = 0;
     virtual void record(Event& event, Stream& stream) = 0;

@@ -91,8 +91,10 @@ class Communicator {
     /// The ranks that gave the same color, in the order of their ranks here; collective.
     virtual std::unique_ptr<Communicator> split(int color) = 0;
 
-    /// Bytes of staging memory, for the table of memory.
+    /// Bytes of the host's memory that it holds for staging.
     virtual std::uint64_t staging_bytes() const noexcept = 0;
+    /// Bytes of a GPU's memory that it and all that were split from it share for staging, and allocate when they first need it.
+    virtual std::uint64_t device_staging_bytes() const noexcept { return 0; }
     virtual Traffic traffic() const noexcept = 0;
 };
 

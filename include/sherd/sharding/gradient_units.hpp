@@ -3,6 +3,8 @@
 #include "sherd/sharding/shard_buffer.hpp"
 #include "sherd/sharding/shard_context.hpp"
 
+#include <utility>
+
 namespace sherd {
 
 /// Where the model adds to and where sums are kept. fp32 replicas are added to in place. All else goes through unit buffers: the backward
@@ -22,8 +24,8 @@ class GradientUnits {
     void begin_micro_step(bool last);
     /// Of the whole unit; on the compute stream the parameter may be added to.
     float* added_to(int unit, int parameter);
-    /// Likewise, but where nothing was put into the parameter yet: then it holds anything, is to be overwritten whole, and `fresh` is true.
-    float* written_to(int unit, int parameter, bool& fresh);
+    /// Likewise, and whether nothing was put into the parameter yet: then it holds anything and is to be overwritten whole.
+    std::pair<float*, bool> written_to(int unit, int parameter);
     void accumulate(int unit);  ///< everything of this micro-step was added
     void finish();              ///< the compute stream waits for all sums
 
@@ -49,7 +51,8 @@ class GradientUnits {
     Tensor result_kept(int unit) const;  ///< this rank's interval of the optimizer
 
     const ShardContext& context_;
-    bool in_place_, started_ = false, first_ = false, last_ = false;
+    bool in_place_, last_ = false;
+    int micro_steps_ = 0;  ///< begun in this step
     ShardBuffer shard_;
     ShardBuffer own_result_;  ///< only where the optimizer's interval does not lie within the gradient's
     std::vector<Slot> slots_;

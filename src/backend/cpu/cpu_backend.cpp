@@ -53,6 +53,7 @@ class CpuBackend final : public Backend {
     std::uint64_t available_memory_bytes() const override { return available_memory(); }
     bool host_reads_memory() const noexcept override { return true; }
 
+    void reserve(std::size_t, const std::string&) override {}
     void* allocate(std::size_t bytes, const std::string& purpose) override {
         if (log_ != nullptr) {
             log_->bytes[purpose] += bytes;
@@ -64,6 +65,7 @@ class CpuBackend final : public Backend {
     void* allocate_host(std::size_t bytes, const std::string& purpose) override { return allocate_memory(bytes, purpose); }
     void release_host(void* data, std::size_t) noexcept override { release_memory(data); }
 
+    std::size_t stream_bytes(const std::string&) const override { return 0; }
     std::unique_ptr<Stream> make_stream(const std::string& name) override {
         return std::make_unique<CpuStream>(name, is_side_stream(name) ? 1 : threads_, order_);
     }

@@ -22,19 +22,13 @@ bool is_side_stream(const std::string& name) {
     return name == "communication" || name == "copy";
 }
 
-std::pair<std::uint64_t, std::uint64_t> free_and_total() {
-    std::size_t free = 0, total = 0;
-    SHERD_CUDA(cudaMemGetInfo(&free, &total));
-    return {free, total};
-}
-
 }  // namespace
 
 cudaStream_t native(Stream& stream) {
     return static_cast<CudaStream&>(stream).get();
 }
 
-CudaBackend::CudaBackend(const Gpu& gpu, const CudaOptions& options) : gpu_(gpu), options_(options) {
+CudaBackend::CudaBackend(const Gpu& gpu, const CudaOptions& options) : gpu_(gpu), options_(options), memory_(gpu, options.memory_limit) {
     current_gpu = -1;  // whatever it was: this call also makes the context
     use();
     products_ = std::make_unique<Products>(options_.tf32);
@@ -65,43 +59,24 @@ bool CudaBackend::can_compute(DType compute) const {
 
 std::uint64_t CudaBackend::available_memory_bytes() const {
     use();
-    const std::uint64_t free = free_and_total().first;
-    if (options_.memory_limit == 0) return free;
-    return std::min(free, options_.memory_limit - std::min(options_.memory_limit, account_.held()));
+    return memory_.available();
 }
-
 std::uint64_t CudaBackend::peak_memory_bytes() const {
     use();
-    const auto [free, total] = free_and_total();
-    return peak_ = std::max(peak_, total - free);
+    return memory_.peak();
 }
 
-void CudaBackend::refuse(std::size_t bytes, const std::string& purpose, std::uint64_t free) const {
-    const std::string limit =
-        options_.memory_limit > 0 ? fmt::format(" (device.memory_limit {})", readable_bytes(options_.memory_limit)) : "";
-    throw OutOfMemoryError("cannot allocate {} for {} on GPU {} ({}) of rank {} (host {}): {} of {} are free{}. This rank holds {}: {}",
-                           readable_bytes(bytes), purpose, gpu_.index, gpu_.name, process_rank(), host_name(), readable_bytes(free),
-                           readable_bytes(gpu_.memory_bytes), limit, readable_bytes(account_.held()), account_.largest_first());
+void CudaBackend::reserve(std::size_t bytes, const std::string& purpose) {
+    use();
+    memory_.reserve(bytes, purpose);
 }
-
 void* CudaBackend::allocate(std::size_t bytes, const std::string& purpose) {
     if (bytes == 0) return nullptr;
     use();
-    if (options_.memory_limit > 0 && account_.held() + bytes > options_.memory_limit) refuse(bytes, purpose, available_memory_bytes());
-    void* data = nullptr;
-    const cudaError_t code = cudaMalloc(&data, bytes);
-    if (code == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
-        refuse(bytes, purpose, free_and_total().first);
-    }
-    check_cuda(code, "cudaMalloc()", __FILE__, __LINE__);
-    account_.add(data, bytes, purpose);
-    return data;
+    return memory_.allocate(bytes, purpose);
 }
-
 void CudaBackend::release(void* data, std::size_t) noexcept {
-    account_.remove(data);
-    (void)unreported(cudaFree(data));
+    memory_.release(data);
 }
 
 void* CudaBackend::allocate_host(std::size_t bytes, const std::string& purpose) {
@@ -132,12 +107,15 @@ bool CudaBackend::is_pinned(const void* host, std::size_t bytes) const noexcept 
     return at + bytes <= block->first + block->second;
 }
 
+std::size_t CudaBackend::stream_bytes(const std::string& name) const {
+    return is_side_stream(name) ? small_scratch_bytes : Products::workspace_bytes;
+}
+
 std::unique_ptr<Stream> CudaBackend::make_stream(const std::string& name) {
     use();
-    const bool side = is_side_stream(name);
-    DeviceMemory scratch(*this, side ? small_scratch_bytes : Products::workspace_bytes, "workspace of stream '" + name + "'");
+    DeviceMemory scratch(*this, stream_bytes(name), "workspace of stream '" + name + "'");
     // communication first: what others wait for, and it takes few of the GPU's processors
-    return std::make_unique<CudaStream>(name, side, std::move(scratch), *this, watchers_);
+    return std::make_unique<CudaStream>(name, is_side_stream(name), std::move(scratch), *this, watchers_);
 }
 
 std::unique_ptr<Event> CudaBackend::make_event() {

@@ -1,10 +1,10 @@
 #pragma once
 /// A GPU as a device: own kernels (kernels.hpp), products by cuBLASLt (products.hpp), attention by cuDNN too (fused_attention.hpp), streams
 /// with staging of host memory (stream.hpp).
+#include "backend/cuda/device_memory.hpp"
 #include "backend/cuda/fused_attention.hpp"
 #include "backend/cuda/products.hpp"
 #include "backend/cuda/stream.hpp"
-#include "backend/memory_account.hpp"
 
 #include "sherd/backend/backend.hpp"
 #include "sherd/backend/devices.hpp"
@@ -34,11 +34,13 @@ class CudaBackend final : public Backend {
     std::uint64_t available_memory_bytes() const override;
     bool host_reads_memory() const noexcept override { return false; }
 
+    void reserve(std::size_t bytes, const std::string& purpose) override;
     void* allocate(std::size_t bytes, const std::string& purpose) override;
     void release(void* data, std::size_t bytes) noexcept override;
     void* allocate_host(std::size_t bytes, const std::string& purpose) override;
     void release_host(void* data, std::size_t bytes) noexcept override;
 
+    std::size_t stream_bytes(const std::string& name) const override;
     std::unique_ptr<Stream> make_stream(const std::string& name) override;
     std::unique_ptr<Event> make_event() override;
     void record(Event& event, Stream& stream) override;
@@ -84,12 +86,10 @@ class CudaBackend final : public Backend {
     CudaStream& enter(Stream& stream, const char* operation) const;
     void* scratch_of(CudaStream& stream, std::uint64_t bytes) const;
     bool is_pinned(const void* host, std::size_t bytes) const noexcept;
-    [[noreturn]] void refuse(std::size_t bytes, const std::string& purpose, std::uint64_t free) const;
 
     Gpu gpu_;
     CudaOptions options_;
-    MemoryAccount account_;
-    mutable std::uint64_t peak_ = 0;
+    DeviceAllocator memory_;
     std::map<const unsigned char*, std::size_t> pinned_;
     WaitWatchers watchers_;
     std::unique_ptr<Products> products_;

@@ -8,8 +8,6 @@
 namespace sherd::detail {
 
 namespace {
-constexpr std::int64_t staging_elements = 4 << 20;  // over all ranks: 16 MiB to receive into, 8 MiB for 16-bit wires to send from
-
 std::size_t index(int rank) noexcept {
     return static_cast<std::size_t>(rank);
 }
@@ -36,14 +34,13 @@ ncclDataType_t nccl_type(DType type) {
     }
 }
 
-NcclExchange::NcclExchange(cuda::CudaBackend& backend, int rank, int size)
-    : backend_(backend), rank_(rank), size_(size), slot_(std::max<std::int64_t>(4096, staging_elements / size / 64 * 64)) {
-    if (size == 1) return;
-    const auto all = static_cast<std::size_t>(slot_ * size);
-    incoming_ = DeviceMemory(backend, all * sizeof(float), "communication staging");
-    outgoing_ = DeviceMemory(backend, all * sizeof(std::uint16_t), "communication staging");
-    widened_ = DeviceMemory(backend, static_cast<std::size_t>(slot_) * sizeof(float), "communication staging");
+void NcclStaging::allocate() {
+    if (memory_.data() == nullptr) memory_ = DeviceMemory(backend_, bytes, "communication staging");
 }
+
+// slots begin at multiples of 64 elements: an even number of 16-byte pieces of either width
+NcclExchange::NcclExchange(cuda::CudaBackend& backend, NcclStaging& staging, int rank, int size)
+    : backend_(backend), staging_(staging), rank_(rank), size_(size), slot_(NcclStaging::elements / std::max(2, size) / 64 * 64) {}
 
 void NcclExchange::copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, const std::string& what) {
     const auto element = static_cast<std::int64_t>(size_of(m.dtype));
@@ -69,6 +66,7 @@ void NcclExchange::copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redist
 }
 
 void NcclExchange::sum(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, const std::string& what) {
+    staging_.allocate();
     const std::int64_t end = longest(m.owners);
     for (std::int64_t at = 0; at < end; at += slot_) sum_round(nccl, stream, m, at, what);
 }
@@ -114,8 +112,8 @@ void NcclExchange::add_up(cuda::CudaStream& stream, const Redistribution& m, Int
         if (part.empty()) continue;
         const float* addend = incoming(r);
         if (r != rank_ && m.wire != DType::f32) {
-            backend_.cast(stream, {widened_.data(), DType::f32, 1, part.size()}, {incoming(r), m.wire, 1, part.size()});
-            addend = widened_.as<float>();
+            backend_.cast(stream, {staging_.widened(), DType::f32, 1, part.size()}, {incoming(r), m.wire, 1, part.size()});
+            addend = staging_.widened();
         }
         backend_.add(stream, {to + (part.begin - mine.begin), DType::f32, 1, part.size()}, addend);
     }

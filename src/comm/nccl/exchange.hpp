@@ -12,11 +12,28 @@ namespace sherd::detail {
 
 ncclDataType_t nccl_type(DType type);
 
+/// Device memory of sums, for all communicators of a rank: their collectives follow one another on one stream.
+class NcclStaging {
+  public:
+    static constexpr std::int64_t elements = 4 << 20;  ///< over all ranks
+    static constexpr std::uint64_t bytes = elements * (sizeof(float) + sizeof(std::uint16_t)) + elements / 2 * sizeof(float);
+
+    explicit NcclStaging(cuda::CudaBackend& backend) : backend_(backend) {}
+    /// Allocates where that has not been done. Throws DeviceError.
+    void allocate();
+    float* incoming() const noexcept { return memory_.as<float>(); }
+    /// Of one rank, of two at least.
+    float* widened() const noexcept { return incoming() + elements; }
+    std::uint16_t* outgoing() const noexcept { return reinterpret_cast<std::uint16_t*>(widened() + elements / 2); }
+
+  private:
+    cuda::CudaBackend& backend_;
+    DeviceMemory memory_;
+};
+
 class NcclExchange {
   public:
-    /// Allocates all of its memory now. Throws DeviceError.
-    NcclExchange(cuda::CudaBackend& backend, int rank, int size);
-    std::uint64_t bytes() const noexcept { return incoming_.bytes() + outgoing_.bytes() + widened_.bytes(); }
+    NcclExchange(cuda::CudaBackend& backend, NcclStaging& staging, int rank, int size);
 
     /// what: for messages.
     void copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& movement, const std::string& what);
@@ -26,14 +43,14 @@ class NcclExchange {
     void sum_round(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, std::int64_t at, const std::string& what);
     void encode_addends(cuda::CudaStream& stream, const Redistribution& m, std::int64_t at);
     void add_up(cuda::CudaStream& stream, const Redistribution& m, Interval mine);
-    float* incoming(int rank) const noexcept { return incoming_.as<float>() + rank * slot_; }
+    float* incoming(int rank) const noexcept { return staging_.incoming() + rank * slot_; }
     /// 16-bit elements of the wire.
-    std::uint16_t* outgoing(int rank) const noexcept { return outgoing_.as<std::uint16_t>() + rank * slot_; }
+    std::uint16_t* outgoing(int rank) const noexcept { return staging_.outgoing() + rank * slot_; }
 
     cuda::CudaBackend& backend_;
+    NcclStaging& staging_;
     int rank_, size_;
     std::int64_t slot_;  ///< elements to or from one rank in one round
-    DeviceMemory incoming_, outgoing_, widened_;
 };
 
 }  // namespace sherd::detail

@@ -40,16 +40,18 @@ ncclUniqueId agree_on_id(Communicator& host) {
 class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
   public:
     NcclCommunicator(std::unique_ptr<Communicator> host, cuda::CudaBackend& backend, const std::vector<int>& nodes,
-                     const NcclOptions& options, std::shared_ptr<TrafficCounters> counters, std::shared_ptr<NcclFamily> family)
+                     const NcclOptions& options, std::shared_ptr<TrafficCounters> counters, std::shared_ptr<NcclFamily> family,
+                     std::shared_ptr<NcclStaging> staging)
         : host_(std::move(host)),
           backend_(backend),
           nodes_(nodes),
           options_(options),
           counters_(std::move(counters)),
-          family_(std::move(family)) {
+          family_(std::move(family)),
+          staging_(std::move(staging)),
+          exchange_(backend, *staging_, host_->rank(), host_->size()) {
         backend_.use();
         const ncclUniqueId id = agree_on_id(*host_);
-        collectively(*host_, [&] { exchange_ = std::make_unique<NcclExchange>(backend_, rank(), size()); });
         collectively(*host_, [&] { nccl_ = std::make_unique<NcclHandle>(id, rank(), size(), options_.limits.timeout_s, family_); });
         start_together();
         backend_.watchers().add(*this);
@@ -59,7 +61,8 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
     int rank() const noexcept override { return host_->rank(); }
     int size() const noexcept override { return host_->size(); }
     std::vector<std::string> exchange(std::string_view mine) override { return host_->exchange(mine); }
-    std::uint64_t staging_bytes() const noexcept override { return exchange_->bytes(); }
+    std::uint64_t staging_bytes() const noexcept override { return 0; }
+    std::uint64_t device_staging_bytes() const noexcept override { return NcclStaging::bytes; }
     Traffic traffic() const noexcept override { return counters_->read(); }
 
     std::unique_ptr<Communicator> split(int color) override {
@@ -67,7 +70,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         const auto colors = exchange(std::to_string(color));
         for (std::size_t r = 0; r < colors.size(); ++r)
             if (std::stoi(colors[r]) == color) nodes.push_back(nodes_[r]);
-        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, nodes, options_, counters_, family_);
+        return std::make_unique<NcclCommunicator>(host_->split(color), backend_, nodes, options_, counters_, family_, staging_);
     }
 
     void redistribute(Stream& stream, const Redistribution& m, CollectiveTag tag) override {
@@ -78,7 +81,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         cuda_stream.enqueues(name_of(tag.phase).data());
         progress_.before(cuda_stream.get(), tag);
         if (size() == 1)
-            exchange_->copy(*nccl_, cuda_stream, m, text_of(tag));  // a sum of one is a copy
+            exchange_.copy(*nccl_, cuda_stream, m, text_of(tag));  // a sum of one is a copy
         else
             enqueue(cuda_stream, m, tag);
         progress_.after(cuda_stream.get());
@@ -110,7 +113,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
                 broadcasts(stream, m);
                 break;
             case MovementKind::messages:
-                exchange_->copy(*nccl_, stream, m, text_of(tag));
+                exchange_.copy(*nccl_, stream, m, text_of(tag));
                 break;
             case MovementKind::all_reduce:
                 SHERD_NCCL(ncclAllReduce(m.from, m.to, count(m.sources[me]), ncclFloat32, ncclSum, nccl, stream.get()));
@@ -122,7 +125,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
                 reduces(stream, m);
                 break;
             case MovementKind::exchange:
-                exchange_->sum(*nccl_, stream, m, text_of(tag));
+                exchange_.sum(*nccl_, stream, m, text_of(tag));
                 break;
         }
         nccl_->settle(text_of(tag));
@@ -179,7 +182,8 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
     NcclOptions options_;
     std::shared_ptr<TrafficCounters> counters_;
     std::shared_ptr<NcclFamily> family_;
-    std::unique_ptr<NcclExchange> exchange_;
+    std::shared_ptr<NcclStaging> staging_;
+    NcclExchange exchange_;
     NcclProgress progress_;
     std::unique_ptr<NcclHandle> nccl_;
     bool reported_ = false;
@@ -239,7 +243,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicato
     log::line(fmt::format("NCCL {}{}", version_text(version), set));
     auto& device = dynamic_cast<cuda::CudaBackend&>(backend);
     return std::make_unique<NcclCommunicator>(std::move(host), device, nodes, options, std::make_shared<TrafficCounters>(),
-                                              std::make_shared<NcclFamily>());
+                                              std::make_shared<NcclFamily>(), std::make_shared<NcclStaging>(device));
 }
 
 }  // namespace sherd

@@ -67,15 +67,15 @@ void check_access(unsigned stream, const std::shared_ptr<const Clock>& clock, co
     if (a.freed && !found_late) throw Fault(name + " uses a " + what + " after it was freed");
     if (end > base + a.bytes) throw Fault(name + " reaches beyond the " + what);
     const unsigned long when = at(*clock, stream);
-    std::erase_if(a.past, [&](const Past& p) {
-        if (p.end <= begin || end <= p.begin) return false;
-        const bool ordered = at(*clock, p.stream) >= p.when() || (found_late && at(*p.clock, stream) >= when);
-        if (!ordered && (p.writes || r.writes) && device_options.check_order) {
-            throw Fault((r.writes ? "write by " : "read by ") + name + " on stream " + std::to_string(stream) +
-                        " is not ordered after the " + (p.writes ? "write by " : "read by ") + p.name + " on stream " +
-                        std::to_string(p.stream) + ": " + what + ", at its byte " + std::to_string(std::max(begin, p.begin) - base));
-        }
-        return p.stream == stream && !p.writes && !r.writes && begin <= p.begin && p.end <= end;  // who follows this read follows that one
+    for (const Past& p : a.past) {
+        if (p.end <= begin || end <= p.begin || !(p.writes || r.writes) || !device_options.check_order) continue;
+        if (at(*clock, p.stream) >= p.when() || (found_late && at(*p.clock, stream) >= when)) continue;
+        throw Fault((r.writes ? "write by " : "read by ") + name + " on stream " + std::to_string(stream) + " is not ordered after the " +
+                    (p.writes ? "write by " : "read by ") + p.name + " on stream " + std::to_string(p.stream) + ": " + what +
+                    ", at its byte " + std::to_string(std::max(begin, p.begin) - base));
+    }
+    std::erase_if(a.past, [&](const Past& p) {  // who follows this read follows that one
+        return p.stream == stream && !p.writes && !r.writes && begin <= p.begin && p.end <= end;
     });
     a.past.push_back({stream, clock, begin, end, r.writes, name});
 }

@@ -84,6 +84,21 @@ std::uint64_t bytes_of(const AttentionGraph& of, std::int64_t rows, std::uint64_
     return sizes.bytes();
 }
 
+using Operands = std::vector<std::pair<Operand, const void*>>;
+
+/// Those of both passes.
+Operands operands_of(const Parts& parts, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) {
+    return {{Operand::query, q.data},
+            {Operand::key, k.data},
+            {Operand::value, v.data},
+            {Operand::out, out.data},
+            {Operand::statistics, parts.statistics},
+            {Operand::lengths, parts.lists.lengths},
+            {Operand::query_offsets, parts.lists.queries},
+            {Operand::key_offsets, parts.lists.keys},
+            {Operand::statistics_offsets, parts.lists.statistics}};
+}
+
 /// What of an attention does not change from one micro-batch to the next: type, heads, heads of keys, size of a head, window.
 using Kind = std::tuple<DType, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 Kind kind_of(DType type, const AttentionShape& shape) {
@@ -188,17 +203,7 @@ bool CudnnAttention::forward(CudaStream& stream, const Tensor& out, float* lse, 
     Arena arena(stream.scratch().data());
     const Parts parts = lay_out(arena, of, q.rows, plan.workspace);
     packed_lists(stream.get(), parts.lists, documents, of.documents, shape);
-    plans_.run(stream, plan,
-               {{Operand::query, q.data},
-                {Operand::key, k.data},
-                {Operand::value, v.data},
-                {Operand::out, out.data},
-                {Operand::statistics, parts.statistics},
-                {Operand::lengths, parts.lists.lengths},
-                {Operand::query_offsets, parts.lists.queries},
-                {Operand::key_offsets, parts.lists.keys},
-                {Operand::statistics_offsets, parts.lists.statistics}},
-               parts.workspace);
+    plans_.run(stream, plan, operands_of(parts, q, k, v, out), parts.workspace);
     statistics_by_heads(stream.get(), lse, parts.statistics, q.rows, shape.heads, documents);
     zero_surplus(stream.get(), documents, out);
     return true;
@@ -226,21 +231,12 @@ bool CudnnAttention::backward(CudaStream& stream, const Tensor& dq, const Tensor
     const Parts parts = lay_out(arena, of, q.rows, plan.workspace);
     packed_lists(stream.get(), parts.lists, documents, of.documents, shape);
     statistics_by_rows(stream.get(), parts.statistics, lse, q.rows, shape.heads);
-    plans_.run(stream, plan,
-               {{Operand::query, q.data},
-                {Operand::key, k.data},
-                {Operand::value, v.data},
-                {Operand::out, out.data},
-                {Operand::out_gradient, dout.data},
-                {Operand::statistics, parts.statistics},
-                {Operand::lengths, parts.lists.lengths},
-                {Operand::query_offsets, parts.lists.queries},
-                {Operand::key_offsets, parts.lists.keys},
-                {Operand::statistics_offsets, parts.lists.statistics},
-                {Operand::query_gradient, dq.data},
-                {Operand::key_gradient, dk.data},
-                {Operand::value_gradient, dv.data}},
-               parts.workspace);
+    Operands operands = operands_of(parts, q, k, v, out);
+    operands.insert(operands.end(), {{Operand::out_gradient, dout.data},
+                                     {Operand::query_gradient, dq.data},
+                                     {Operand::key_gradient, dk.data},
+                                     {Operand::value_gradient, dv.data}});
+    plans_.run(stream, plan, operands, parts.workspace);
     zero_surplus(stream.get(), documents, dq, dk, dv);
     return true;
 }

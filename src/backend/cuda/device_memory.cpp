@@ -1,0 +1,82 @@
+#include "backend/cuda/device_memory.hpp"
+
+#include "backend/cuda/check.hpp"
+
+#include "sherd/runtime/error.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace sherd::cuda {
+
+namespace {
+
+std::pair<std::uint64_t, std::uint64_t> free_and_total() {
+    std::size_t free = 0, total = 0;
+    SHERD_CUDA(cudaMemGetInfo(&free, &total));
+    return {free, total};
+}
+
+}  // namespace
+
+DeviceAllocator::~DeviceAllocator() {
+    if (block_ != nullptr) (void)unreported(cudaFree(block_));
+}
+
+std::uint64_t DeviceAllocator::available() const {
+    const std::uint64_t free = free_and_total().first;
+    return limit_ == 0 ? free : std::min(free, limit_ - std::min(limit_, blocks_.held()));
+}
+
+std::uint64_t DeviceAllocator::peak() const {
+    const auto [free, total] = free_and_total();
+    return peak_ = std::max(peak_, total - free);
+}
+
+void DeviceAllocator::refuse(std::uint64_t bytes, const std::string& purpose, std::uint64_t free) const {
+    const std::string limit = limit_ > 0 ? fmt::format(" (device.memory_limit {})", readable_bytes(limit_)) : "";
+    throw OutOfMemoryError("cannot allocate {} for {} on GPU {} ({}) of rank {} (host {}): {} of {} are free{}. This rank holds {}: {}",
+                           readable_bytes(bytes), purpose, gpu_.index, gpu_.name, process_rank(), host_name(), readable_bytes(free),
+                           readable_bytes(gpu_.memory_bytes), limit, readable_bytes(parts_.held()), parts_.largest_first());
+}
+
+void* DeviceAllocator::take(std::uint64_t bytes, const std::string& purpose) {
+    if (limit_ > 0 && blocks_.held() + bytes > limit_) refuse(bytes, purpose, available());
+    void* data = nullptr;
+    const cudaError_t code = cudaMalloc(&data, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        refuse(bytes, purpose, free_and_total().first);
+    }
+    check_cuda(code, "cudaMalloc()", __FILE__, __LINE__);
+    blocks_.add(data, bytes, purpose);
+    return data;
+}
+
+void DeviceAllocator::reserve(std::uint64_t bytes, const std::string& purpose) {
+    if (block_ != nullptr) throw DeviceError("the memory of GPU {} is planned twice", gpu_.index);
+    block_bytes_ = (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
+    block_ = static_cast<unsigned char*>(take(block_bytes_, purpose));
+    arena_ = Arena(block_);
+}
+
+void* DeviceAllocator::allocate(std::uint64_t bytes, const std::string& purpose) {
+    const bool fits = arena_.bytes() + bytes <= block_bytes_;
+    void* const data = fits ? arena_.take(bytes, purpose) : take(bytes, purpose);
+    parts_.add(data, bytes, purpose);
+    return data;
+}
+
+bool DeviceAllocator::in_arena(const void* data) const noexcept {
+    const auto* at = static_cast<const unsigned char*>(data);
+    return at >= block_ && at < block_ + block_bytes_;
+}
+
+void DeviceAllocator::release(void* data) noexcept {
+    parts_.remove(data);
+    if (in_arena(data)) return;
+    blocks_.remove(data);
+    (void)unreported(cudaFree(data));
+}
+
+}  // namespace sherd::cuda
