@@ -82,6 +82,7 @@ $(EMU)/libfake_nvml.so: $(EMU_HARNESS)/fake_nvml.cpp $(EMU)/flags
 # the program as nvcc and the real libraries make it, for every architecture: it must compile and link, and run on CPUs without a driver
 EMU_NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
 EMU_DEVICE_CODE := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(EMU_KERNELS))
+-include $(EMU_DEVICE_CODE:.o=.d)
 EMU_CUDA_LINKS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(NCCL_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lnccl
 $(EMU)/nvcc/sherd: NVCC := $(EMU_NVCC)
 $(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_NVCC_CODE)) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a

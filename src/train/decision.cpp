@@ -7,11 +7,11 @@
 namespace sherd {
 
 namespace {
-constexpr std::size_t head = 10;  // scalar fields before the squares
+constexpr std::size_t head = 11;  // scalar fields before the squares
 
 std::vector<double> flatten(const StepVote& v) {
-    std::vector<double> flat{v.loss_sum,       v.next_targets,  v.memory_bytes, v.stop_signal, v.time_is_up,
-                             v.checkpoint_due, v.temperature_c, v.power_w,      v.throttled,   v.ecc_errors};
+    std::vector<double> flat{v.loss_sum,      v.next_targets, v.memory_bytes, v.stop_signal, v.time_is_up, v.checkpoint_due,
+                             v.temperature_c, v.power_w,      v.throttled,    v.ecc_errors,  v.health_due};
     flat.insert(flat.end(), v.squares.begin(), v.squares.end());
     return flat;
 }
@@ -42,6 +42,7 @@ StepVote decide(Communicator& communicator, const StepVote& mine) {
         if (rank == 0) {
             whole.time_is_up = one[4];
             whole.checkpoint_due = one[5];
+            whole.health_due = one[10];
         }
         whole.temperature_c = std::max(whole.temperature_c, one[6]);
         add_known(whole.power_w, one[7]);

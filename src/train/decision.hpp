@@ -15,6 +15,7 @@ struct StepVote {
     double stop_signal = 0;     ///< maximum: the signal received, 0 none
     double time_is_up = 0;      ///< of rank 0
     double checkpoint_due = 0;  ///< of rank 0: by the clock
+    double health_due = 0;      ///< of rank 0: by the clock; all ranks then read the health of their GPUs in the next step
     // of GPUs, where their health was read in this step; -1: not known
     double temperature_c = -1;    ///< maximum
     double power_w = -1;          ///< sum

@@ -16,8 +16,12 @@ namespace {
 
 constexpr const char *compute_name = "compute", *communication_name = "communication", *copy_name = "copy";
 
-/// Parts of the arena begin at multiples of 256 bytes, and the least ones are not planned.
-constexpr std::uint64_t arena_slack = 64 << 10;
+/// Parts of the arena begin at multiples of 256 bytes, and the least ones are not listed.
+constexpr std::uint64_t small_parts_bytes = 64 << 10;
+
+/// Of a GPU's memory that no plan may take: code that CUDA loads when a kernel is first used, and what NCCL allocates when ranks first
+/// talk.
+constexpr std::uint64_t parts_left_free = 128;
 
 std::string mebibytes(std::uint64_t bytes) {
     return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
@@ -129,6 +133,7 @@ void Engine::plan_memory(const Settings& settings, const MemoryQuestion& all, Co
     }
     if (const std::uint64_t bytes = world->device_staging_bytes(); bytes > 0)
         memory.push_back({"communication staging", DType::f32, bytes});
+    if (gpu) memory.push_back({"sums, alignment", DType::u8, small_parts_bytes});
     const auto own = static_cast<double>(total_bytes(memory));
     const std::uint64_t staging = gpu ? 0 : world->staging_bytes();  // beside a GPU it is pinned memory of the host
     const std::uint64_t before = device.backend->peak_memory_bytes();
@@ -160,9 +165,11 @@ void Engine::check_memory(const Settings& settings, const MemoryQuestion& all, s
     };
     const std::uint64_t mine = total_bytes(memory) - (device.gpu ? memory.back().bytes : 0);  // a limit is for what this rank allocates
     if (limit > 0 && mine > limit) refuse(mine, fmt::format("device.memory_limit is {}", readable_bytes(limit)));
-    const std::uint64_t available = device.backend->available_memory_bytes();
-    if (device.gpu && needed > available)
-        refuse(needed, fmt::format("{} of {} are free", readable_bytes(available), readable_bytes(device.gpu->memory_bytes)));
+    if (!device.gpu) return;
+    const std::uint64_t available = device.backend->available_memory_bytes(), kept = device.gpu->memory_bytes / parts_left_free;
+    if (needed + kept > available)
+        refuse(needed, fmt::format("{} of {} are free, of which {} stay free for code and for connections of NCCL",
+                                   readable_bytes(available), readable_bytes(device.gpu->memory_bytes), readable_bytes(kept)));
 }
 
 /// Runs what allocates; where memory ends after all, the error tells which keys would free how much.
@@ -196,7 +203,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     const std::int64_t rows = all.micro_tokens;
     allocating(host, all, [&] {
         const std::vector<StateClass> own(memory.begin(), memory.end() - 1);  // the last is what was in use before
-        backend.reserve(total_bytes(own) + arena_slack, fmt::format("all that is planned ({})", largest_first(own)));
+        backend.reserve(total_bytes(own), fmt::format("all that is planned ({})", largest_first(own)));
         compute = backend.make_stream(compute_name);
         communication = backend.make_stream(communication_name);
         if (device.gpu) copy = backend.make_stream(copy_name);

@@ -163,7 +163,9 @@ StepVote Trainer::vote() {
     }
     mine.next_targets = static_cast<double>(next_.my_targets);
     mine.memory_bytes = static_cast<double>(backend.peak_memory_bytes());
-    add_health(mine);
+    if (engine_.monitor && health_due_) add_health(mine);
+    // not in every step: the driver answers in milliseconds
+    mine.health_due = Clock::now() - health_read_ >= std::chrono::seconds(10) ? 1 : 0;
     mine.stop_signal = StopSignals::received();
     if (job_end_) {
         // what is still to come before the end: one more step and the checkpoint, with room for a slow file system
@@ -176,33 +178,31 @@ StepVote Trainer::vote() {
     return decide(world_, mine);
 }
 
-/// Not in every step: the driver answers in milliseconds.
 void Trainer::add_health(StepVote& vote) {
-    constexpr auto interval = std::chrono::seconds(10);
-    if (!engine_.monitor || (health_read_ && Clock::now() - *health_read_ < interval)) return;
     health_read_ = Clock::now();
     const GpuHealth health = engine_.monitor->read();
     vote.temperature_c = health.temperature_c;
     vote.power_w = health.power_w;
-    vote.throttled = health.throttling.empty() ? 0 : 1;
+    const std::string throttling = health.throttling.value_or("");
+    if (health.throttling) vote.throttled = throttling.empty() ? 0 : 1;
     vote.ecc_errors = static_cast<double>(health.ecc_errors);
     // a GPU at its power limit is a GPU at work
-    const bool ails = (vote.throttled > 0 && health.throttling != "power") || vote.ecc_errors > 0;
+    const bool ails = (vote.throttled > 0 && throttling != "power") || vote.ecc_errors > 0;
     if (!ails || std::exchange(device_warned_, true)) return;
     log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) is held down by {}, and has {} uncorrected memory errors",
-                                         world_.rank(), host_name(), health.throttling.empty() ? "nothing" : health.throttling,
+                                         world_.rank(), host_name(), throttling.empty() ? "nothing" : throttling,
                                          std::max<std::int64_t>(0, health.ecc_errors)));
 }
 
-/// Memory as planned and as the driver shows it, and how the GPUs fare, where any rank looked in this step.
+/// Memory as planned and as the driver shows it, and how the GPUs fare, where the ranks looked in this step.
 void Trainer::report_device(const StepVote& vote) {
-    if (!engine_.monitor || vote.throttled < 0) return;
+    if (!engine_.monitor || !std::exchange(health_due_, vote.health_due > 0)) return;
     JsonLine line("device");
     line.add("step", progress_.step)
         .add("memory_bytes", static_cast<std::int64_t>(vote.memory_bytes))
-        .add("planned_bytes", static_cast<std::int64_t>(engine_.largest_plan))
-        .add("throttled", static_cast<std::int64_t>(vote.throttled));
+        .add("planned_bytes", static_cast<std::int64_t>(engine_.largest_plan));
     const auto add = [&](const char* name, double value) { value < 0 ? line.add_null(name) : line.add(name, value); };
+    add("throttled", vote.throttled);
     add("temperature_c", vote.temperature_c);
     add("power_w", vote.power_w);
     add("ecc_errors", vote.ecc_errors);

@@ -75,7 +75,8 @@ class Trainer {
     double targets_ = 0;  ///< of the step to come, over all ranks
     StepVote last_vote_;
     std::int64_t validated_step_ = -1, saved_step_ = -1;
-    std::optional<Clock::time_point> health_read_;  ///< of GPUs
+    Clock::time_point health_read_;  ///< of GPUs
+    bool health_due_ = true;         ///< in this step, on all ranks
     bool device_warned_ = false;
     double step_seconds_ = 0, checkpoint_seconds_ = 0, validation_seconds_ = 0;  ///< of the last of each
     std::optional<double> job_end_;                                              ///< seconds since the epoch

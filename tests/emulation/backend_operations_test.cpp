@@ -75,6 +75,54 @@ TEST_P(Operations, MultipliesForwardAndBackward) {
     }
 }
 
+/// y = x w^T of a GPU alone, against plain sums in double of what the GPU was given; the largest difference, of numbers about `inputs` in
+/// size.
+double product_error(DType type, bool tf32) {
+    constexpr std::int64_t rows = 17, inputs = 48, outputs = 24;
+    Side gpu(make_cuda_backend({.index = 0, .memory_limit = 0, .tf32 = tf32}));
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    const auto given = [&](std::int64_t n) {
+        std::vector<float> values;
+        for (std::int64_t i = 0; i < n; ++i) values.push_back(normal(random));
+        return type == DType::f32 ? values : to_floats(to_bytes(values, type), type);
+    };
+    const auto x = given(rows * inputs), w = given(outputs * inputs);
+    const auto bytes = [&](const std::vector<float>& values) {
+        if (type != DType::f32) return to_bytes(values, type);
+        const auto* first = reinterpret_cast<const unsigned char*>(values.data());
+        return std::vector<unsigned char>(first, first + values.size() * sizeof(float));
+    };
+    const auto x_bytes = bytes(x), w_bytes = bytes(w);
+    const std::vector<unsigned char> nothing(rows * outputs * sizeof(float), 0xff);
+    const Tensor y{gpu.place(nothing.data(), nothing.size()), DType::f32, rows, outputs};
+    gpu.backend->linear_forward(*gpu.stream, y, {gpu.place(x_bytes.data(), x_bytes.size()), type, rows, inputs},
+                                {gpu.place(w_bytes.data(), w_bytes.size()), type, outputs, inputs}, {});
+    const auto found = to_floats(gpu.read(y.data, nothing.size()), DType::f32);
+    double most = 0;
+    for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t o = 0; o < outputs; ++o) {
+            double sum = 0;
+            for (std::int64_t i = 0; i < inputs; ++i)
+                sum += double{x[static_cast<std::size_t>(r * inputs + i)]} * w[static_cast<std::size_t>(o * inputs + i)];
+            most = std::max(most, std::abs(sum - found[static_cast<std::size_t>(r * outputs + o)]));
+        }
+    return most;
+}
+
+TEST(Products, OfHalvesAndWithTf32AreAsExactAsTheirTypes) {
+#ifndef SHERD_ON_DEVICE
+    emu::device_options = {};
+    emu::reset_devices();
+#endif
+    EXPECT_LT(product_error(DType::f16, false), 2e-5) << "sums are taken in fp32";
+    EXPECT_LT(product_error(DType::bf16, true), 2e-5) << "TF32 is for products of fp32";
+    EXPECT_LT(product_error(DType::f32, false), 2e-5);
+    const double tf32 = product_error(DType::f32, true);
+    EXPECT_GT(tf32, 5e-4) << "inputs of 10 bits";
+    EXPECT_LT(tf32, 2e-2);
+}
+
 TEST_P(Operations, RoundsProductAndBiasOnce) {
     Both both;
     // bf16 has 8 bits: 257 rounded alone is 256

@@ -44,6 +44,8 @@ class Product {
         cublasLtMatmulPreferenceCreate(&preference);
         const std::uint64_t most = workspace_bytes;
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+        const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
         int found = 0;
         EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, description, la, lb, lc, lc, preference, 1, &best, &found),
                   CUBLAS_STATUS_SUCCESS);

@@ -1,6 +1,7 @@
-"""Every call of the CUDA runtime, cuBLASLt and NCCL that a training run makes fails in turn, on one rank of two: the run ends with exit code 5 on
-all ranks, and says which call failed on which rank. Of the calls of a name the first and the middle one are tried: how often a run polls
+"""Every call of the CUDA runtime, cuBLASLt and NCCL that a training run makes fails in turn, on one rank of two or the other: the run ends with
+exit code 5 on all ranks, and says which call failed on which rank. Of the calls of a name the first and the middle one are tried: how often a run polls
 differs from run to run."""
+import re
 import time
 import unittest
 
@@ -44,14 +45,15 @@ class Failures(DeviceCase):
         self.assertGreater(len(counts), 25)
         collectives = sum(counts.get(name, 0) for name in COLLECTIVES)
         self.assertGreater(collectives, 3)
-        for name, count in counts.items():
+        for i, (name, count) in enumerate(counts.items()):
             if name in (*RELEASES, *CURIOSITY, *NO_CALLS):
                 continue
             middle = collectives if name in POLLS else (count + 1) // 2
             for n in sorted({1, middle}):
-                with self.subTest(f"{name}, call {n}"), emulated(fail=f"{name}:{n}@1"):
+                rank = (i + n) % 2
+                with self.subTest(f"{name}, call {n}, rank {rank}"), emulated(fail=f"{name}:{n}@{rank}"):
                     done = support.run(*self.command(f"{name}-{n}"), ranks=2, expect=5)
-                    self.assertIn("rank 1", done.stderr)
+                    self.assertIn(f"rank {rank}", done.stderr)
                     if name not in ("kernel", *POLLS):  # these speak of what was under way
                         self.assertRegex(done.stderr, f"{name}|{OTHER_WORDS.get(name, name)}")
 
@@ -84,8 +86,14 @@ class Failures(DeviceCase):
     def test_out_of_memory_says_who_holds_what(self):
         with emulated(memory_bytes=72_000_000):
             done = support.run(*self.command("run"), ranks=2, expect=5)
-        self.assertRegex(done.stderr, r"MB|MiB|KiB|bytes")
-        self.assertIn("batch.", done.stderr)
+        self.assertRegex(done.stderr, r"of memory are needed on cuda: Emulated GPU.*, and 68.7 MiB of 68.7 MiB are free")
+        held = done.stderr[done.stderr.index("largest first: "):].split(". ")[0]
+        sizes = [float(number) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20}[unit] for number, unit in re.findall(r"([\d.]+) (bytes|KiB|MiB)", held)]
+        self.assertGreater(len(sizes), 10)
+        self.assertEqual(sizes, sorted(sizes, reverse=True))
+        for name in ("workspace of stream 'compute' 32.0 MiB", "activations", "exp_avg (world)", "gradients of units"):
+            self.assertIn(name, held)
+        self.assertRegex(done.stderr, r"batch.micro_tokens = \d+ would free \d+.*MiB")
 
 
 if __name__ == "__main__":

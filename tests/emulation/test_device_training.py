@@ -1,7 +1,9 @@
 """Whole training runs through the CUDA backend's host code, kernels and all, against float64 PyTorch: every strategy, one to four ranks, streams in
 several orders. The GPU is the stand-in of tests/emulation/harness."""
 import json
+import os
 import unittest
+from unittest import mock
 
 import device_case
 from device_case import DEVICE, DeviceCase, emulated, support
@@ -12,19 +14,22 @@ ORDERS = ("as_submitted", "last_stream_first", "random")
 
 
 class Fixtures(DeviceCase):
-    def every_strategy(self, name, first):
-        for i, strategy in enumerate(STRATEGIES):
-            ranks, order = (i + first) % 4 + 1, ORDERS[(i + first) % 3]
-            with self.subTest(f"{strategy}, {ranks} ranks, {order}"), emulated(order=order):
-                groups = {"sharding__node_size": 2} if strategy.startswith("h") and ranks % 2 == 0 else {}
-                steps = self.train(name, support.FIXTURES / name / "hf", run=f"run{i}", ranks=ranks, strategy=strategy, **groups, **DEVICE)
-                self.assert_trains_as_pytorch(name, steps)
+    def trains(self, name, strategy, ranks, order):
+        """Four ranks are two nodes."""
+        nodes = {"sharding__node_size": 2} if ranks == 4 else {}
+        with self.subTest(f"{strategy}, {ranks} ranks, {order}"), emulated(order=order):
+            steps = self.train(name, support.FIXTURES / name / "hf", run=f"{strategy}-{ranks}-{order}", ranks=ranks, strategy=strategy, **nodes,
+                               **DEVICE)
+            self.assert_trains_as_pytorch(name, steps)
 
-    def test_llama2_with_every_strategy(self):
-        self.every_strategy("llama2", 0)
+    def test_llama2_with_every_strategy_in_every_order(self):
+        for i, strategy in enumerate(STRATEGIES):
+            for order in ORDERS:
+                self.trains("llama2", strategy, 4 if strategy.startswith("h") else i % 3 + 2, order)
 
     def test_qwen3_with_every_strategy(self):
-        self.every_strategy("qwen3", 2)
+        for i, strategy in enumerate(STRATEGIES):
+            self.trains("qwen3", strategy, (3, 4, 1, 2, 4, 4)[i], ORDERS[i % 3])
 
     def test_evaluation_and_checkpoints_from_the_device(self):
         name = "qwen3"
@@ -123,12 +128,70 @@ class Machines(DeviceCase):
         with emulated(driver=0):
             self.trains()
 
-    def test_health_of_the_gpu_is_in_the_metrics(self):
+    def test_a_gpu_that_two_ranks_would_take_is_an_error(self):
+        with emulated(devices=1):
+            done = self.fails(3)
+        self.assertRegex(done.stderr, r"ranks 0 and 1 \(host \S+\) would share the GPU at 0000:10:00.0.*communication.backend = mpi")
+
+    def test_different_gpus_train_together(self):
+        with emulated(capability="90,75"):
+            said = self.trains(precision__compute="auto", device__kind="cuda").stdout
+        self.assertRegex(said, r"(?s)rank 0 .*sm_90.*rank 1 .*sm_75.*fp32 \(not every rank's device has bf16")
+        with emulated(capability="90,75"):
+            self.assertIn("sm_75", self.fails(2, precision__compute="bf16").stderr)
+
+    def test_every_rank_must_load_the_nccl_of_the_others_and_none_older_than_was_compiled(self):
+        with emulated(nccl_version="99999,99998"):
+            self.assertIn("rank 0 has NCCL 9.99.99 and rank 1 has NCCL 9.99.98", self.fails(3).stderr)
+        with emulated(nccl_version="22000"):
+            self.assertIn("the NCCL that is loaded is 2.20.0", self.fails(3).stderr)
+
+    def fails(self, code, **keys):
+        name = "llama_biases"
+        keys = {"device__kind": "cuda", "precision__compute": "fp32", **keys}
+        return support.run("train", f"--model.weights={support.FIXTURES / name / 'hf'}", f"--data.tokens={self.write_tokens(name)}",
+                           "--run.steps=1", f"--run.directory={self.dir / 'failed'}",
+                           *(f"--{key.replace('__', '.')}={value}" for key, value in keys.items()), ranks=2, expect=code)
+
+    def device_line(self):
+        lines = [json.loads(line) for line in (self.dir / "run" / "metrics.jsonl").read_text().splitlines()]
+        found = [line for line in lines if line["event"] == "device"]
+        self.assertEqual(len(found), 1, "with the first step, and then after ten seconds")
+        return found[0], lines
+
+    def test_health_of_the_gpus_is_in_the_metrics(self):
         with emulated():
-            self.trains(ranks=None, **DEVICE)
-        text = (self.dir / "run" / "metrics.jsonl").read_text()
-        for value in ("61", "512.3"):
-            self.assertIn(value, text)
+            self.trains(**DEVICE)
+        line, lines = self.device_line()
+        self.assertEqual({key: line[key] for key in ("step", "temperature_c", "power_w", "throttled", "ecc_errors")},
+                         {"step": 1, "temperature_c": 61, "power_w": 2 * 512.3, "throttled": 0, "ecc_errors": 2})
+        start = next(line for line in lines if line["event"] == "start")
+        self.assertEqual(line["planned_bytes"], start["planned_bytes"])
+        self.assertLess(abs(line["memory_bytes"] - line["planned_bytes"]), 0.03 * line["planned_bytes"])
+        self.assertIn("uncorrected memory errors", self.said.stderr)
+
+    def test_a_gpu_that_is_held_down_is_told(self):
+        with emulated(nvml_throttle="0x40"):
+            self.trains(**DEVICE)
+        self.assertEqual(self.device_line()[0]["throttled"], 2)
+        self.assertIn("is held down by thermal (hardware)", self.said.stderr)
+
+    def test_what_nobody_tells_is_null(self):
+        with emulated(), mock.patch.dict(os.environ, SHERD_NVML="/nonexistent"):
+            self.trains(**DEVICE)
+        line, _ = self.device_line()
+        for key in ("temperature_c", "power_w", "throttled", "ecc_errors"):
+            self.assertIsNone(line[key], key)
+
+    def test_a_memory_limit_is_each_ranks_own(self):
+        """Two ranks share a GPU; a limit of what the plan says is enough, and a byte less is not."""
+        with emulated(devices=1):
+            said = self.trains(communication__backend="mpi", **DEVICE).stdout
+            table = said[said.index("memory of rank 0"):said.index("  total")]
+            needed = sum(int(line.split()[-3]) for line in table.splitlines()[1:] if "in use before" not in line)
+            self.trains(run="limited", communication__backend="mpi", device__memory_limit=needed, **DEVICE)
+            done = self.fails(5, communication__backend="mpi", device__memory_limit=needed // 2)
+        self.assertIn("device.memory_limit is", done.stderr)
 
 
 class Stories(TrainingCase):

@@ -97,7 +97,7 @@ TEST(Devices, HealthIsUnknownWithoutNvml) {
     EXPECT_EQ(health.temperature_c, -1);
     EXPECT_EQ(health.power_w, -1);
     EXPECT_EQ(health.ecc_errors, -1);
-    EXPECT_EQ(health.throttling, "");
+    EXPECT_FALSE(health.throttling.has_value());
 }
 
 TEST(MemoryAccount, ListsWhoHoldsWhatLargestFirst) {

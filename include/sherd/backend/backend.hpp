@@ -96,7 +96,7 @@ class Backend {
     /// Peak bytes in use as the system shows them: resident memory of the process on the CPU; on a GPU, memory of the device in use at any
     /// of the calls so far, by whoever shares it.
     virtual std::uint64_t peak_memory_bytes() const = 0;
-    /// Bytes that can still be allocated.
+    /// Bytes that are free on the device, whatever this process may take of them.
     virtual std::uint64_t available_memory_bytes() const = 0;
     /// Whether host code may read and write device memory.
     virtual bool host_reads_memory() const noexcept = 0;

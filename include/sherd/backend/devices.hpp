@@ -74,8 +74,8 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 struct GpuHealth {
     double temperature_c = -1;
     double power_w = -1;
-    std::string throttling;        ///< reasons that hold clocks down now: "thermal, power"; empty: none
-    std::int64_t ecc_errors = -1;  ///< uncorrected, since the driver was loaded
+    std::optional<std::string> throttling;  ///< reasons that hold clocks down now: "thermal, power"; empty: none
+    std::int64_t ecc_errors = -1;           ///< uncorrected, since the driver was loaded
 };
 
 /// Reads the health of one GPU. Loads NVML at run time; without it nothing is known and nothing fails.

@@ -40,12 +40,13 @@ void emulate(const LaunchShape& s, const char* name, void (*kernel)(P...), P... 
 /// launch<kernel>(shape, arguments...): kernel<<<grid, block, shared_bytes, stream>>>(arguments...). Throws DeviceError where it fails.
 template <auto Kernel, class... A>
 void launch(const LaunchShape& s, A... arguments) {
-#ifdef __CUDACC__
     // 48 KiB hold without this, with what a kernel declares beside; none declares more than 16
     if (s.shared_bytes > 32 * 1024) {
-        check_launch(cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(s.shared_bytes)),
-                     __PRETTY_FUNCTION__, s);
+        check_launch(cudaFuncSetAttribute(reinterpret_cast<const void*>(Kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(s.shared_bytes)),
+                     __PRETTY_FUNCTION__, s, "cudaFuncSetAttribute() for the launch of");
     }
+#ifdef __CUDACC__
     Kernel<<<s.grid, s.block, s.shared_bytes, s.stream>>>(arguments...);
 #else
     const char* name = __PRETTY_FUNCTION__;  // in the lambda it would be the lambda's

@@ -24,8 +24,7 @@ DeviceAllocator::~DeviceAllocator() {
 }
 
 std::uint64_t DeviceAllocator::available() const {
-    const std::uint64_t free = free_and_total().first;
-    return limit_ == 0 ? free : std::min(free, limit_ - std::min(limit_, blocks_.held()));
+    return free_and_total().first;
 }
 
 std::uint64_t DeviceAllocator::peak() const {
@@ -41,12 +40,12 @@ void DeviceAllocator::refuse(std::uint64_t bytes, const std::string& purpose, st
 }
 
 void* DeviceAllocator::take(std::uint64_t bytes, const std::string& purpose) {
-    if (limit_ > 0 && blocks_.held() + bytes > limit_) refuse(bytes, purpose, available());
+    if (limit_ > 0 && blocks_.held() + bytes > limit_) refuse(bytes, purpose, std::min(available(), limit_ - blocks_.held()));
     void* data = nullptr;
     const cudaError_t code = cudaMalloc(&data, bytes);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        refuse(bytes, purpose, free_and_total().first);
+        refuse(bytes, purpose, available());
     }
     check_cuda(code, "cudaMalloc()", __FILE__, __LINE__);
     blocks_.add(data, bytes, purpose);
@@ -55,8 +54,8 @@ void* DeviceAllocator::take(std::uint64_t bytes, const std::string& purpose) {
 
 void DeviceAllocator::reserve(std::uint64_t bytes, const std::string& purpose) {
     if (block_ != nullptr) throw DeviceError("the memory of GPU {} is planned twice", gpu_.index);
-    block_bytes_ = (bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
-    block_ = static_cast<unsigned char*>(take(block_bytes_, purpose));
+    block_ = static_cast<unsigned char*>(take(bytes, purpose));
+    block_bytes_ = bytes;
     arena_ = Arena(block_);
 }
 

@@ -27,7 +27,7 @@ class DeviceAllocator {
     /// A part of the arena stays the arena's: what was planned is held to the end.
     void release(void* data) noexcept;
 
-    /// Bytes that can still be taken.
+    /// Bytes that are free on the GPU, whatever the limit says.
     std::uint64_t available() const;
     /// The most that was in use on the GPU at any of the calls so far, by whoever shares it.
     std::uint64_t peak() const;

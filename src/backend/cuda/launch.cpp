@@ -62,13 +62,13 @@ int attribute(cudaDeviceAttr which, int device) {
 
 }  // namespace
 
-void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape) {
+void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape, const char* call) {
     if (result == cudaSuccess) return;
     const char* const doubt = is_asynchronous(result) ? "an operation before or at " : "";
-    const std::string call =
-        fmt::format("{}the launch of {}, {} x {} x {} blocks of {} threads with {} bytes of shared memory,", doubt, kernel_name(kernel),
+    const std::string all =
+        fmt::format("{}{} {}, {} x {} x {} blocks of {} threads with {} bytes of shared memory,", doubt, call, kernel_name(kernel),
                     shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x * shape.block.y * shape.block.z, shape.shared_bytes);
-    check_cuda(result, call.c_str(), shape.file, shape.line);
+    check_cuda(result, all.c_str(), shape.file, shape.line);
 }
 
 void no_kernel_for(DType type, const char* operation) {

@@ -19,7 +19,7 @@ struct LaunchShape {
 
 /// Throws DeviceError naming the kernel, its shape, file, line and rank, unless the result is cudaSuccess. What an operation that
 /// was running did wrong shows at the next launch, too: the message then says so. `kernel` is a __PRETTY_FUNCTION__ that holds the name.
-void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape);
+void check_launch(cudaError_t result, const char* kernel, const LaunchShape& shape, const char* call = "the launch of");
 /// Throws DeviceError: the operation has no kernel for that type.
 [[noreturn]] void no_kernel_for(DType type, const char* operation);
 

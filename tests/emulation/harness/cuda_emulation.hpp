@@ -336,7 +336,7 @@ void note(std::vector<Access>& list, P p) {
 
 template <class... P>
 void launch(std::string name, void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream, P... arguments) {
-    Launch l{grid, block, shared_bytes, std::move(name)};
+    Launch l{grid, block, shared_bytes, std::move(name), reinterpret_cast<const void*>(kernel)};
     std::vector<Access> accesses;
     (note(accesses, arguments), ...);
     const auto call = [kernel, arguments...] { kernel(arguments...); };

@@ -225,6 +225,9 @@ void validate(const Launch& l) {
         throw Fault("kernel " + l.name + ": a block of " + std::to_string(threads) + " threads");
     if (l.grid.x == 0 || l.grid.y == 0 || l.grid.z == 0) throw Fault("kernel " + l.name + ": an empty grid");
     if (l.grid.x > 0x7fffffffU || l.grid.y > 65535 || l.grid.z > 65535) throw Fault("kernel " + l.name + ": grid too large");
+    if (l.kernel != nullptr && l.shared_bytes > allowed_shared(l.kernel))
+        throw Fault("kernel " + l.name + ": " + std::to_string(l.shared_bytes) + " B of shared memory, and it was allowed " +
+                    std::to_string(allowed_shared(l.kernel)) + " (cudaFuncSetAttribute)");
     if (l.shared_bytes > kMaxSharedBytes) throw Fault("kernel " + l.name + ": " + std::to_string(l.shared_bytes) + " B of shared memory");
 }
 

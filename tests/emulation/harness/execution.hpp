@@ -48,7 +48,12 @@ struct Launch {
     dim3 grid, block;
     std::size_t shared_bytes = 0;
     std::string name;
+    const void* kernel = nullptr;
 };
+
+/// Dynamic shared memory that a kernel may have: 48 KiB, or what it was allowed last.
+void allow_shared(const void* kernel, std::size_t bytes);
+std::size_t allowed_shared(const void* kernel);
 
 /// Calls call(arguments) in every thread of every block. Throws Fault. Serialized: static shared memory exists once.
 /// [arguments, arguments + bytes) is what CUDA calls parameter space: readable, and no business of the access checker.

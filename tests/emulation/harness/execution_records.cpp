@@ -1,6 +1,7 @@
 /// What the execution remembers or is told about a whole process: known memory, barriers that were reached, one to leave out.
 #include "execution.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -26,7 +27,20 @@ struct LeftOut {
     }
 };
 
+std::map<const void*, std::size_t>& shared_limits() {
+    static std::map<const void*, std::size_t> all;
+    return all;
+}
+
 }  // namespace
+
+void allow_shared(const void* kernel, std::size_t bytes) {
+    shared_limits()[kernel] = bytes;
+}
+std::size_t allowed_shared(const void* kernel) {
+    const auto found = shared_limits().find(kernel);
+    return std::max<std::size_t>(48 << 10, found == shared_limits().end() ? 0 : found->second);
+}
 
 void add_buffer(const void* address, std::size_t bytes) {
     buffers()[static_cast<const char*>(address)] = bytes;

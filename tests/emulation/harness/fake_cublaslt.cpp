@@ -259,6 +259,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (wanted < 1 || !fits(operation, *all[0], *all[1], *all[2], *all[3])) return CUBLAS_STATUS_INVALID_VALUE;
     if (!supported(operation, *all[0], *all[3])) return CUBLAS_STATUS_NOT_SUPPORTED;
     const auto& p = in<Preference>(pref);
+    if ((p.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0)
+        throw Fault("cuBLASLt may sum the parts of a product in no fixed order, or rounded to the type of the result");
     Algorithm chosen{hash(operation, all), {}, alignment_of(operation.bias), std::min<std::uint64_t>(p.workspace, 64 << 10)};
     std::ranges::copy(p.alignment, chosen.alignment);
     results[0] = {};

@@ -31,6 +31,11 @@ std::vector<unsigned> visible() {
     return all;
 }
 
+/// Dynamic shared memory that a kernel may be allowed, in bytes.
+int shared_with_opt_in() {
+    return (device_options.capability >= 90 ? 227 : device_options.capability >= 80 ? 163 : 64) << 10;
+}
+
 cudaError_t no_device() {
     return device_options.driver == 0 ? cudaErrorInsufficientDriver : visible().empty() ? cudaErrorNoDevice : cudaSuccess;
 }
@@ -128,8 +133,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int n) {
     p->maxThreadsPerBlock = 1024;
     p->maxThreadsPerMultiProcessor = 2048;
     p->sharedMemPerBlock = 48 << 10;
-    p->sharedMemPerBlockOptin = 227 << 10;
-    p->sharedMemPerMultiprocessor = 228 << 10;
+    p->sharedMemPerBlockOptin = static_cast<std::size_t>(shared_with_opt_in());
     p->memoryBusWidth = 5120;
     p->l2CacheSize = 50 << 20;
     p->ECCEnabled = 1;
@@ -153,15 +157,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int n) 
         case cudaDevAttrMaxSharedMemoryPerBlock:
             return *value = 48 << 10, cudaSuccess;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-            return *value = device_options.capability >= 90   ? 227 << 10
-                            : device_options.capability >= 80 ? 163 << 10
-                                                              : 64 << 10,
-                   cudaSuccess;
+            return *value = shared_with_opt_in(), cudaSuccess;
         case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-            return *value = device_options.capability >= 90   ? 228 << 10
-                            : device_options.capability >= 80 ? 164 << 10
-                                                              : 64 << 10,
-                   cudaSuccess;
+            return *value = shared_with_opt_in() + (device_options.capability >= 80 ? 1 << 10 : 0), cudaSuccess;
         case cudaDevAttrMaxThreadsPerMultiProcessor:
             return *value = 2048, cudaSuccess;
         case cudaDevAttrWarpSize:
@@ -197,8 +195,12 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     *greatest = -5;
     return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     EMU_CUDA_CALL(cudaErrorUnknown);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        throw Fault("the stand-in of cudaFuncSetAttribute knows no such attribute");
+    if (value < 0 || value > shared_with_opt_in()) return result(cudaErrorInvalidValue);
+    allow_shared(kernel, static_cast<std::size_t>(value));
     return cudaSuccess;
 }
 

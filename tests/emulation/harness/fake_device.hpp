@@ -16,7 +16,7 @@ namespace emu {
 enum class Order { as_submitted, last_stream_first, random };
 
 /// Each can be given from outside, for whole programs: EMU_ORDER, EMU_SEED, EMU_MEMORY_BYTES, EMU_HANG_SECONDS, EMU_DEVICES, EMU_CAPABILITY
-/// (90), EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER; enumerators by name, booleans as 0 or 1.
+/// (90), EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER; enumerators by name, booleans as 0 or 1; numbers also by rank (of_own_rank).
 struct DeviceOptions {
     Order order = Order::last_stream_first;
     unsigned seed = 1;

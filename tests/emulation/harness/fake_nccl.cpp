@@ -145,7 +145,8 @@ extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
     EMU_NCCL_CALL();
-    *version = NCCL_VERSION_CODE;
+    const char* const loaded = emu::of_own_rank("EMU_NCCL_VERSION");
+    *version = loaded != nullptr ? static_cast<int>(std::strtol(loaded, nullptr, 10)) : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {

@@ -1,6 +1,7 @@
 /// Streams of the stand-in devices: queues, the order in which they run, and the check that accesses are ordered.
 #include "cuda_emulation.hpp"
 #include "fake_state.hpp"
+#include "injection.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,7 +13,7 @@ namespace {
 
 template <class T>
 void from_environment(const char* name, T& value) {
-    if (const char* text = std::getenv(name)) value = static_cast<T>(std::strtod(text, nullptr));
+    if (const char* text = of_own_rank(name)) value = static_cast<T>(std::strtod(text, nullptr));
 }
 
 DeviceOptions options_from_environment() {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 namespace emu {
@@ -51,6 +52,16 @@ Calls& all() {
 thread_local int host_functions = 0;
 
 }  // namespace
+
+const char* of_own_rank(const char* variable) {
+    const char* entry = std::getenv(variable);
+    for (long left = std::strtol(own_rank(), nullptr, 10); entry != nullptr && left > 0; --left) {
+        const char* const comma = std::strchr(entry, ',');
+        if (comma == nullptr) break;
+        entry = comma + 1;
+    }
+    return entry;
+}
 
 bool call_fails(const char* name) {
     if (host_functions > 0) throw Fault(std::string(name) + " is called from a host function of a stream, which CUDA forbids");

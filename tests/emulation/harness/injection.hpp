@@ -15,6 +15,10 @@ namespace emu {
 /// Counts the call; true where it is the one that is to fail. Throws Fault where it is made from within a host function of a stream.
 bool call_fails(const char* name);
 
+/// The value of an environment variable, nullptr where it is not set. A list, as "90,75", gives each rank its own entry, and ranks beyond
+/// it the last.
+const char* of_own_rank(const char* variable);
+
 /// The nth call of that name from now on fails, counted from 1; n = 0: none. Only one at a time.
 void fail_call(const std::string& name, int n);
 
