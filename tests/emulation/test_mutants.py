@@ -14,7 +14,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("SHERD_BUILD", ROOT / "build")).resolve()
 KERNELS = BUILD / "emulation" / "checked" / "kernels"
-PLACE = re.compile(r"__sync(?:threads|warp)\w*\s*\(|__pipeline_wait_prior\s*\(")
+PLACE = re.compile(r"__sync(?:threads|warp)\w*\s*\(|(?<!void )wait_for_copies\s*\(")
 REPORT = re.compile(r"kernel .*?: .*|C\+\+ exception with description \"(.*)\" thrown")
 BATCHES = (2, 8, 10_000)  # tests that are tried together: most mutants fall to the first two
 

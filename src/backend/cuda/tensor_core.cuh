@@ -91,15 +91,17 @@ __device__ inline void copy_async(void* to, const void* from, bool valid) {
 }
 
 /// Waits for all copies that the thread has begun.
-__device__ inline void wait_for_copies() {
 #ifdef __CUDACC__
+__device__ inline void wait_for_copies() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
-#else
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-#endif
 }
+#else
+inline void wait_for_copies(emu::Where where = emu::Where::current()) {
+    __pipeline_commit();
+    __pipeline_wait_prior(0, where);
+}
+#endif
 
 }  // namespace sherd::cuda
