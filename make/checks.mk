@@ -19,7 +19,7 @@ TIDIED = $(LIBRARY_SOURCES) src/app/main.cpp $(TOOL_SOURCES)
 TIDY_JOBS ?= $(shell nproc)
 # clang has no omp.h of its own without libomp; gcc's serves
 tidy_flags = -std=c++20 -march=$(MARCH) -fopenmp -idirafter $(dir $(shell $(CXX) -print-file-name=include/omp.h)) -Iinclude -Isrc \
-  $(LIB_INCLUDES) $(CUDA_CFLAGS) -DSHERD_VERSION='"$(VERSION)"' -Wno-unknown-warning-option
+  $(LIB_INCLUDES) $(CUDA_CFLAGS) $(if $(HAS_CUDNN),$(CUDNN_CFLAGS)) -DSHERD_VERSION='"$(VERSION)"' -Wno-unknown-warning-option
 lint-tidy: export TIDY_FLAGS = $(tidy_flags)
 lint-tidy: deps-lint
 	@clang-tidy --version >/dev/null
