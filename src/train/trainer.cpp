@@ -186,12 +186,11 @@ void Trainer::add_health(StepVote& vote) {
     const std::string throttling = health.throttling.value_or("");
     if (health.throttling) vote.throttled = throttling.empty() ? 0 : 1;
     vote.ecc_errors = static_cast<double>(health.ecc_errors);
-    // a GPU at its power limit is a GPU at work
-    const bool ails = (vote.throttled > 0 && throttling != "power") || vote.ecc_errors > 0;
-    if (!ails || std::exchange(device_warned_, true)) return;
-    log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) is held down by {}, and has {} uncorrected memory errors",
-                                         world_.rank(), host_name(), throttling.empty() ? "nothing" : throttling,
-                                         std::max<std::int64_t>(0, health.ecc_errors)));
+    std::string ails;
+    if (!throttling.empty() && throttling != "power") ails = "is held down by " + throttling;  // at its power limit it is at work
+    if (health.ecc_errors > 0) ails += fmt::format("{}has {} uncorrected memory error(s)", ails.empty() ? "" : " and ", health.ecc_errors);
+    if (ails.empty() || std::exchange(device_warned_, true)) return;
+    log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) {}", world_.rank(), host_name(), ails));
 }
 
 /// Memory as planned and as the driver shows it, and how the GPUs fare, where the ranks looked in this step.

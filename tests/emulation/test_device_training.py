@@ -168,13 +168,13 @@ class Machines(DeviceCase):
         start = next(line for line in lines if line["event"] == "start")
         self.assertEqual(line["planned_bytes"], start["planned_bytes"])
         self.assertLess(abs(line["memory_bytes"] - line["planned_bytes"]), 0.03 * line["planned_bytes"])
-        self.assertIn("uncorrected memory errors", self.said.stderr)
+        self.assertRegex(self.said.stderr, r"the GPU of rank 1 \(host \S+\) has 1 uncorrected memory error\(s\)")
 
     def test_a_gpu_that_is_held_down_is_told(self):
         with emulated(nvml_throttle="0x40"):
             self.trains(**DEVICE)
         self.assertEqual(self.device_line()[0]["throttled"], 2)
-        self.assertIn("is held down by thermal (hardware)", self.said.stderr)
+        self.assertIn("is held down by thermal (hardware) and has 1 uncorrected memory error(s)", self.said.stderr)
 
     def test_what_nobody_tells_is_null(self):
         with emulated(), mock.patch.dict(os.environ, SHERD_NVML="/nonexistent"):
