@@ -83,5 +83,6 @@ FORCE:
 
 include make/targets.mk
 include make/emulation.mk
+include make/cuda12.mk
 include make/gpu.mk
 include make/checks.mk

@@ -20,6 +20,15 @@ ifeq ($(CUDA)$(NVCC),1)
   $(error CUDA=1: no nvcc in $(if $(CUDA_HOME),CUDA_HOME=$(CUDA_HOME)/bin,PATH); say CUDA_HOME=PLACE of a CUDA toolkit, or CUDA=0)
 endif
 
+# where cuDNN lies, looked up when asked: make/emulation.mk asks without CUDA=1 too, once it knows CUDA_HOME
+CUDNN_PLACES = $(if $(CUDNN_HOME),$(CUDNN_HOME)/include,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu)
+CUDNN_HEADER = $(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDNN_PLACES))))
+CUDNN_FRONTEND = $(firstword $(wildcard $(addsuffix /cudnn_frontend.h,$(or $(addsuffix /include,$(CUDNN_FRONTEND_HOME)),$(CUDNN_PLACES)))))
+# $(call cudnn_cflags,HEADER of the frontend). gcc 12 sees a vector of -1 elements in the frontend
+cudnn_cflags = -Wno-stringop-overflow -isystem $(dir $(1)) $(if $(CUDNN_HOME),$(call home_cflags,$(CUDNN_HOME)))
+# newer frontends also compile kernels of their own, which nothing here uses: thus nvrtc
+CUDNN_LINKS = $(if $(CUDNN_HOME),$(call home_links,$(CUDNN_HOME))) -lcudnn -Wl$(comma)--push-state$(comma)--as-needed -lnvrtc -Wl$(comma)--pop-state
+
 ifneq ($(NVCC),)
   ifeq ($(CUDA_ARCHS),release)
     override CUDA_ARCHS := $(shell $(NVCC) --list-gpu-arch | sed -n 's/compute_//p' | sort -n | awk '$$1 <= 100')
@@ -32,20 +41,15 @@ ifneq ($(NVCC),)
   ifeq ($(NCCL)$(NCCL_HEADER),1)
     $(error NCCL=1: no nccl.h in $(or $(NCCL_HOME),$(CUDA_HOME) or /usr)/include; say NCCL_HOME=PLACE, or NCCL=0)
   endif
-  CUDNN_PLACES := $(if $(CUDNN_HOME),$(CUDNN_HOME)/include,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu)
-  CUDNN_HEADER := $(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDNN_PLACES))))
-  CUDNN_FRONTEND := $(firstword $(wildcard $(addsuffix /cudnn_frontend.h,$(or $(addsuffix /include,$(CUDNN_FRONTEND_HOME)),$(CUDNN_PLACES)))))
   ifneq ($(CUDNN),0)
     HAS_CUDNN := $(and $(CUDNN_HEADER),$(CUDNN_FRONTEND))
   endif
   ifeq ($(CUDNN)$(HAS_CUDNN),1)
     $(error CUDNN=1: no $(if $(CUDNN_HEADER),cudnn_frontend.h; say CUDNN_FRONTEND_HOME,cudnn.h; say CUDNN_HOME)=PLACE of a folder that has it in include, or CUDNN=0)
   endif
-  # newer frontends also compile kernels of their own, which nothing here uses: thus nvrtc. gcc 12 sees a vector of -1 elements in the frontend
-  CUDNN_CFLAGS := -Wno-stringop-overflow $(if $(HAS_CUDNN),-isystem $(dir $(CUDNN_FRONTEND)) $(if $(CUDNN_HOME),$(call home_cflags,$(CUDNN_HOME))))
   CUDA_CFLAGS := -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),$(call home_cflags,$(NCCL_HOME))) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
   CUDA_LINKS := $(call home_links,$(CUDA_HOME)) -lcublasLt -lcudart $(if $(NCCL_HEADER),$(if $(NCCL_HOME),$(call home_links,$(NCCL_HOME))) -lnccl) \
-    $(if $(HAS_CUDNN),$(if $(CUDNN_HOME),$(call home_links,$(CUDNN_HOME))) -lcudnn -Wl$(comma)--push-state$(comma)--as-needed -lnvrtc -Wl$(comma)--pop-state)
+    $(if $(HAS_CUDNN),$(CUDNN_LINKS))
   CUDA_SOURCES := $(wildcard src/backend/cuda/*.cu)
 endif
 
@@ -61,7 +65,7 @@ NVCCFLAGS_ALL = -std=c++20 -O3 -ccbin $(CXX) $(GENCODE) -Werror all-warnings -Xc
 
 # host code of the GPU side sees the vendors' headers; the rest of the program cannot
 $(OUT)/obj/src/backend/cuda/%.o $(OUT)/obj/src/comm/nccl/%.o: FILE_FLAGS = $(CUDA_CFLAGS)
-$(OUT)/obj/src/backend/cuda/cudnn/%.o: FILE_FLAGS = $(CUDA_CFLAGS) $(CUDNN_CFLAGS)
+$(OUT)/obj/src/backend/cuda/cudnn/%.o: FILE_FLAGS = $(CUDA_CFLAGS) $(call cudnn_cflags,$(CUDNN_FRONTEND))
 
 $(OUT)/obj/%.cu.o: %.cu $(OUT)/nvcc-flags
 	@mkdir -p $(@D)
@@ -72,12 +76,3 @@ CUDA_OBJECTS = $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(CUDA_SOURCES))
 $(OUT)/nvcc-flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(NVCC) $(NVCCFLAGS_ALL)' | cmp -s - $@ || echo '$(NVCC) $(NVCCFLAGS_ALL)' > $@
-
-# that kernels compile with CUDA 12 too, and for sm_70, which CUDA 13 has left behind; where such a compiler cannot be had, a line says so
-.PHONY: check-cuda12 cuda-objects
-cuda-objects: $(CUDA_OBJECTS)
-check-cuda12:
-	@PYTHON=$(PYTHON) scripts/cuda12.sh $(BUILD)/cuda12
-	@if [ -x $(BUILD)/cuda12/bin/nvcc ]; then \
-	  $(MAKE) --no-print-directory CUDA=1 CUDA_HOME=$(abspath $(BUILD))/cuda12 NCCL=0 OUT=$(BUILD)/cuda12 CUDA_ARCHS=70 cuda-objects && \
-	  echo "check-cuda12: all kernels compile with $$($(BUILD)/cuda12/bin/nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p') for sm_70"; fi

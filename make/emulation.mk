@@ -3,16 +3,18 @@
 #   checked  kernels compiled so that every access reaches harness/access_check.cpp: races, bounds, what was never written
 #   asan     kernels, host code and harness under AddressSanitizer and UndefinedBehaviorSanitizer
 #   plain    kernels optimized, for whole training runs
-# Host code and tests are compiled once for checked and plain (host). The rest of the library is the normal build's.
+# Host code and tests are compiled once for checked and plain (host). The rest of the library is the normal build's. Where nvcc is found,
+# the program is also linked as users get it, with real libraries instead of stand-ins: nvcc, and nvcc-cudnn with cuDNN (cudnn).
 
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v nvcc 2>/dev/null))),/usr/local/cuda)
 NCCL_HOME ?=
 EMU := $(BUILD)/emulation
 EMU_HARNESS := tests/emulation/harness
 
+EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
+EMU_REAL     := -std=c++20 -fno-strict-aliasing -march=$(MARCH) -fopenmp -Wall -Wextra -Wno-restrict -Werror -DSHERD_VERSION='"$(VERSION)"' $(EMU_INCLUDES)
 # a stand-in for cuDNN's headers comes before theirs
-EMU_INCLUDES := -Iinclude -Isrc -Itests/emulation -I$(EMU_HARNESS)/fake_cudnn $(LIB_INCLUDES) -isystem $(CUDA_HOME)/include $(if $(NCCL_HOME),-isystem $(NCCL_HOME)/include) -DSHERD_CUDA_ARCHS='"$(strip $(CUDA_ARCHS))"'
-EMU_COMMON   := -std=c++20 -fno-strict-aliasing -march=$(MARCH) -fopenmp -Wall -Wextra -Wno-restrict -Werror -DSHERD_VERSION='"$(VERSION)"' $(EMU_INCLUDES)
+EMU_COMMON   := $(EMU_REAL) -I$(EMU_HARNESS)/fake_cudnn
 # memory is read through uint4*, and behind opaque handles, which nvcc allows and ISO C++ does not; `#pragma unroll` is nvcc's
 EMU_CU       := -x c++ $(EMU_COMMON) -Wno-unknown-pragmas
 EMU_HOST     := $(EMU_COMMON) -O1 -g1
@@ -23,9 +25,9 @@ EMU_PLAIN    := -O2 -g1
 
 EMU_KERNELS       := $(wildcard src/backend/cuda/*.cu)
 EMU_KERNEL_HOST   := src/backend/cuda/check.cpp src/backend/cuda/launch.cpp
-EMU_HOST_CODE     := $(filter-out %/cudnn_absent.cpp,$(wildcard src/backend/cuda/*.cpp src/backend/cuda/cudnn/*.cpp src/comm/nccl/*.cpp))
-# without cuDNN: its frontend's stand-in wants the rest of the emulation
-EMU_NVCC_CODE     := $(filter-out src/backend/cuda/cudnn/%,$(EMU_HOST_CODE)) src/backend/cuda/cudnn_absent.cpp
+EMU_CUDNN_CODE    := $(wildcard src/backend/cuda/cudnn/*.cpp)
+EMU_NVCC_CODE     := $(filter-out %/cudnn_absent.cpp,$(wildcard src/backend/cuda/*.cpp src/comm/nccl/*.cpp))
+EMU_HOST_CODE     := $(EMU_NVCC_CODE) $(EMU_CUDNN_CODE)
 EMU_RUNTIME       := $(filter-out %/access_check.cpp %/fake_nvml.cpp,$(wildcard $(EMU_HARNESS)/*.cpp))
 EMU_ALL_TESTS     := $(wildcard tests/emulation/*_test.cpp tests/emulation/*_test.cu)
 EMU_KERNEL_TESTS  := $(filter tests/emulation/kernels_%,$(EMU_ALL_TESTS))
@@ -79,29 +81,54 @@ $(foreach b,plain checked,$(eval $(call emu_program,$(b),sherd,src/app/main.cpp 
 $(EMU)/libfake_nvml.so: $(EMU_HARNESS)/fake_nvml.cpp $(EMU)/flags
 	$(call run,LINK,$@,$(CXX) $(EMU_COMMON) -O1 -shared -fPIC -o $@ $<)
 
-# the program as nvcc and the real libraries make it, for every architecture: it must compile and link, and run on CPUs without a driver
+# the program as nvcc and the real libraries make it, for every architecture, without cuDNN and with it: it must compile and link, and run on
+# CPUs without a driver
 EMU_NVCC := $(wildcard $(CUDA_HOME)/bin/nvcc)
 EMU_DEVICE_CODE := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(EMU_KERNELS))
 -include $(EMU_DEVICE_CODE:.o=.d)
-EMU_CUDA_LINKS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(NCCL_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lnccl
-$(EMU)/nvcc/sherd: NVCC := $(EMU_NVCC)
-$(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_NVCC_CODE)) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a
+EMU_CUDA_LINKS := $(foreach d,$(CUDA_HOME) $(NCCL_HOME),$(call home_links,$(d))) -lcublasLt -lcudart -lnccl
+$(EMU)/nvcc/sherd $(EMU)/nvcc-cudnn/sherd: NVCC := $(EMU_NVCC)
+$(EMU)/nvcc/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_NVCC_CODE) src/backend/cuda/cudnn_absent.cpp) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a
 	@mkdir -p $(@D)
 	$(call run,LINK,$@,$(CXX) -o $@ $^ $(EMU_LINKS) $(EMU_CUDA_LINKS))
 
-# the real cuDNN, which plans for GPUs that are not there, and a driver's library that says that all went well
-EMU_STUB := $(firstword $(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so $(CUDA_HOME)/lib/stubs/libcuda.so))
-EMU_CUDNN := $(if $(and $(HAS_CUDNN),$(EMU_STUB)),$(EMU)/cudnn/plans $(EMU)/cudnn/libcuda.so.1)
-$(EMU)/cudnn/plans: tests/emulation/cudnn_plans.cpp $(call objects,src/backend/cuda/cudnn/graph.cpp src/backend/cuda/cudnn/plans.cpp) $(EMU)/libcommon.a
+# The real cuDNN, where its header and library are found, also under CUDA=0. Its frontend, headers alone, is PyPI's where the machine has
+# none: then it lies below build/ when make is called again.
+EMU_CUDNN_LIBRARY := $(firstword $(wildcard $(foreach d,$(or $(CUDNN_HOME),$(CUDA_HOME) /usr/local /usr),$(addprefix $(d)/,lib64/libcudnn.so lib/libcudnn.so lib/x86_64-linux-gnu/libcudnn.so))))
+EMU_CUDNN_MISSING := $(strip $(if $(CUDNN_HEADER),,cudnn.h) $(if $(EMU_CUDNN_LIBRARY),,libcudnn.so))
+EMU_WANTS_CUDNN := $(if $(EMU_CUDNN_MISSING)$(filter 0,$(CUDNN)),,yes)
+EMU_FETCHED := $(if $(CUDNN_FRONTEND),,$(EMU)/cudnn-frontend)
+EMU_FRONTEND := $(or $(CUDNN_FRONTEND),$(wildcard $(EMU_FETCHED)/include/cudnn_frontend.h))
+EMU_HAS_CUDNN := $(and $(EMU_WANTS_CUDNN),$(EMU_FRONTEND))
+
+# the frontend's templates cost most of the time: no optimizing
+EMU_CUDNN := $(EMU_REAL) -O0 -g1 $(call cudnn_cflags,$(EMU_FRONTEND))
+$(EMU)/cudnn/%.cpp.o: %.cpp $(EMU)/cudnn/flags
 	@mkdir -p $(@D)
-	$(call run,CXX,$< (cudnn),$(CXX) $(CXXFLAGS_ALL) $(CUDA_CFLAGS) $(CUDNN_CFLAGS) -O1 -o $@ $^ $(EMU_LINKS) $(CUDA_LINKS))
+	$(call run,CXX,$< (cudnn),$(CXX) $(EMU_CUDNN) -MMD -MP -c $< -o $@)
+# $(call emu_cudnn_objects,sources): compiled with the real headers
+emu_cudnn_objects = $(patsubst %,$(EMU)/cudnn/%.o,$(1))
+$(EMU)/cudnn/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CXX) $(subst ','\'',$(EMU_CUDNN))' | cmp -s - $@ || echo '$(CXX) $(subst ','\'',$(EMU_CUDNN))' > $@
+-include $(patsubst %.o,%.d,$(call emu_cudnn_objects,$(EMU_CUDNN_CODE) tests/emulation/cudnn_plans.cpp))
+
+$(EMU)/nvcc-cudnn/sherd: $(call emu_objects,plain,src/app/main.cpp $(EMU_NVCC_CODE)) $(call emu_cudnn_objects,$(EMU_CUDNN_CODE)) $(EMU_DEVICE_CODE) $(EMU)/libcommon.a
+	@mkdir -p $(@D)
+	$(call run,LINK,$@,$(CXX) -o $@ $^ $(EMU_LINKS) $(EMU_CUDA_LINKS) $(CUDNN_LINKS))
+
+# cuDNN plans for GPUs that are not there, with a driver's library that says that all went well
+EMU_STUB := $(firstword $(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so $(CUDA_HOME)/lib/stubs/libcuda.so))
+$(EMU)/cudnn/plans: $(call emu_cudnn_objects,tests/emulation/cudnn_plans.cpp src/backend/cuda/cudnn/graph.cpp src/backend/cuda/cudnn/plans.cpp) $(EMU)/libcommon.a
+	$(call run,LINK,$@,$(CXX) -o $@ $^ $(EMU_LINKS) $(EMU_CUDA_LINKS) $(CUDNN_LINKS))
 $(EMU)/cudnn/libcuda.so.1: $(EMU_HARNESS)/fake_libcuda.py $(EMU_STUB)
 	@mkdir -p $(@D)
 	$(call run,LINK,$@,$(PYTHON) $< $(EMU_STUB) | $(CC) -w -x c -shared -fPIC -o $@ - -ldl)
 
 # what is there to run: a room without tests or sources has no program
 EMU_PROGRAMS := $(foreach b,checked asan,$(EMU)/$(b)/own $(if $(EMU_KERNEL_TESTS),$(EMU)/$(b)/kernels) $(if $(EMU_BACKEND_TESTS),$(EMU)/$(b)/backend)) \
-  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so $(EMU_CUDNN)
+  $(if $(EMU_HOST_CODE),$(EMU)/plain/sherd $(EMU)/checked/sherd $(if $(EMU_NVCC),$(EMU)/nvcc/sherd)) $(EMU)/libfake_nvml.so \
+  $(if $(EMU_HAS_CUDNN),$(if $(EMU_NVCC),$(EMU)/nvcc-cudnn/sherd) $(if $(EMU_STUB),$(EMU)/cudnn/plans $(EMU)/cudnn/libcuda.so.1))
 
 .PHONY: emulation test-emulation deps-emulation
 emulation: $(EMU_PROGRAMS)
@@ -113,8 +140,10 @@ test-emulation:
 else
 deps-emulation:
 	@scripts/deps.sh $(DEBIAN_PACKAGES) libboost-context-dev binutils
+	@$(if $(EMU_WANTS_CUDNN),$(if $(EMU_FETCHED),PYTHON=$(PYTHON) scripts/cudnn_frontend.sh $(EMU_FETCHED)))
 test-emulation: deps-emulation
 	@$(if $(EMU_NVCC),,echo 'test-emulation: no nvcc in $(CUDA_HOME)/bin: kernels are compiled for the CPU only')
+	@$(if $(EMU_CUDNN_MISSING),echo 'test-emulation: not in $(or $(CUDNN_HOME),$(CUDA_HOME)): $(EMU_CUDNN_MISSING) (CUDNN_HOME= says where): only a stand-in for cuDNN is tried')
 	@$(MAKE) --no-print-directory emulation
 	@SHERD_BUILD=$(BUILD) $(PYTHON) tests/run.py --emulation
 endif

@@ -11,7 +11,7 @@ help:
 	@echo 'make bench               tokens a second and memory; TORCH_PYTHON=PYTHON measures PyTorch beside it'
 	@echo 'make lint | format       clang-format and clang-tidy | clang-format in place'
 	@echo 'make test-emulation      the CUDA side without a GPU: kernels and host code on the CPU'
-	@echo 'make check-cuda12        compile the kernels with CUDA 12 for sm_70 too; the compiler is fetched (110 MB)'
+	@echo 'make check-cuda12        compile kernels, for sm_70, and host code with CUDA 12 too; the compiler is fetched (110 MB)'
 	@echo 'make gpu-bundle          a folder that checks and measures everything on a machine with a GPU (docs/gpu.md)'
 	@echo 'make sanitize            unit tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make install PREFIX=     bin/sherd below PREFIX (/usr/local), DESTDIR= before it'

@@ -4,7 +4,7 @@
 # in one line, which is no error. usage: scripts/cuda12.sh FOLDER; the result is FOLDER/bin/nvcc.
 set -uo pipefail
 mkdir -p "$1" && cd "$1" || exit 1
-[ -x bin/nvcc ] && exit 0
+[ -x bin/nvcc ] && [ -e include/nvtx3 ] && exit 0
 PYTHON=${PYTHON:-/usr/bin/python3}
 
 without() {
@@ -27,12 +27,13 @@ export APT_CONFIG=$PWD/apt/apt.conf
 { apt-get update -qq && apt-get download -qq nvidia-cuda-toolkit && dpkg-deb -x nvidia-cuda-toolkit_12.*.deb deb; } >log 2>&1 ||
     without "Debian's nvidia-cuda-toolkit 12 cannot be had"
 { "$PYTHON" -m venv venv && venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 --no-deps --target wheels \
-    nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131 nvidia-cuda-cccl-cu12==12.9.27; } >>log 2>&1 ||
+    nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131 nvidia-cuda-cccl-cu12==12.9.27 \
+    nvidia-nvtx-cu12==12.4.127; } >>log 2>&1 ||
     without "PyPI's headers of CUDA 12 cannot be had"
 
 # the layout that nvcc expects. Only programs are taken: the package's nvcc.profile is a link to a file in /etc
 mkdir -p include nvvm/bin programs
-cp -r wheels/nvidia/cuda_{runtime,nvcc,cccl}/include/. include &&
+cp -r wheels/nvidia/{cuda_runtime,cuda_nvcc,cuda_cccl,nvtx}/include/. include &&
     cp -r wheels/nvidia/cuda_nvcc/nvvm/libdevice nvvm &&
     cp deb/usr/lib/nvidia-cuda-toolkit/bin/cicc nvvm/bin &&
     cp -r deb/usr/lib/nvidia-cuda-toolkit/bin/{nvcc,crt} deb/usr/bin/{cudafe++,ptxas,fatbinary,nvlink} programs >>log 2>&1 ||
@@ -44,5 +45,5 @@ NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
 PATH            += $(CICC_PATH):$(_HERE_):
 INCLUDES        += "-I$(TOP)/include" $(_SPACE_)
 END
-rm -rf deb wheels venv apt ./*.deb
+rm -rf bin deb wheels venv apt ./*.deb
 mv programs bin
