@@ -101,9 +101,8 @@ Tensor Decoder::rotate_backward(int unit, Tensor dx, Tensor d_raw, Tensor raw, s
                                 const DeviceBatch& batch) {
     backend_.rope(stream_, dx, heads, buffers_.cosine, buffers_.sine, batch.positions, true);
     if (norm < 0) return dx;
-    backend_.zero(stream_, d_raw.data, d_raw.bytes());
     backend_.rms_norm_backward(stream_, by_heads(d_raw, heads), store_.gradient(unit, norm).as<float>(), by_heads(dx, heads),
-                               by_heads(raw, heads), rstd, store_.weight(unit, norm), buffers_.scratch);
+                               by_heads(raw, heads), rstd, store_.weight(unit, norm), buffers_.scratch, false);
     return d_raw;
 }
 
@@ -139,10 +138,9 @@ void Decoder::head_loss(const DeviceBatch& batch, float scale, double* loss_sum,
     backend_.sum(stream_, loss_sum, buffers_.losses, batch.rows);
     if (!with_gradient) return;
     const Tensor residual = view(buffers_.residual_gradient, batch.rows, config_.hidden);
-    backend_.zero(stream_, residual.data, residual.bytes());
     backend_.rms_norm_backward(stream_, residual, store_.gradient(head_unit(), norm_index()).as<float>(), d_normed,
                                view(buffers_.final_sum, batch.rows, config_.hidden), buffers_.final_rstd,
-                               store_.weight(head_unit(), norm_index()), buffers_.scratch);
+                               store_.weight(head_unit(), norm_index()), buffers_.scratch, false);
 }
 
 void Decoder::train(const DeviceBatch& batch, float scale, double* loss_sum) {
@@ -203,7 +201,7 @@ void Decoder::mlp_backward(int index, const DeviceBatch& batch) {
     backend_.linear_backward_input(stream_, d_normed, gated, store_.weight(unit, at_.gate), false);
     backend_.linear_backward_input(stream_, d_normed, upped, store_.weight(unit, at_.up), true);
     backend_.rms_norm_backward(stream_, residual, store_.gradient(unit, at_.norm2).as<float>(), d_normed, middle, l.rstd2,
-                               store_.weight(unit, at_.norm2), buffers_.scratch);
+                               store_.weight(unit, at_.norm2), buffers_.scratch, true);
 }
 
 void Decoder::attention_backward(int index, const DeviceBatch& batch) {
@@ -237,7 +235,7 @@ void Decoder::attention_backward(int index, const DeviceBatch& batch) {
     backend_.linear_backward_input(stream_, d_normed, d_raw_k, store_.weight(unit, at_.key), true);
     backend_.linear_backward_input(stream_, d_normed, dv, store_.weight(unit, at_.value), true);
     backend_.rms_norm_backward(stream_, residual, store_.gradient(unit, at_.norm1).as<float>(), d_normed, input, l.rstd1,
-                               store_.weight(unit, at_.norm1), buffers_.scratch);
+                               store_.weight(unit, at_.norm1), buffers_.scratch, true);
 }
 
 }  // namespace sherd

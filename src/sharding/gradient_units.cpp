@@ -141,7 +141,7 @@ void GradientUnits::reduce_into_shard(int unit) {
     }
     const Tensor addend{sum, DType::f32, 1, mine.size()};
     if (!mine.empty() && !direct)
-        first ? backend.cast(context_.communication, kept(unit), addend) : backend.add(context_.communication, kept(unit), sum);
+        first ? backend.cast(context_.communication, kept(unit), addend) : backend.add(context_.communication, kept(unit), addend, true);
     backend.record(*slot.free, context_.communication);
     slot.open_unit = -1;
 }

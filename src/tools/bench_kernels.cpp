@@ -188,7 +188,7 @@ void Bench::bandwidths() {
         report("rms_norm_forward with delta " + name, rate(4, [&](auto& b, auto& s) { b.rms_norm_forward(s, y, r, x, x, z, w, 1e-5f); }),
                "GB/s", peak);
         report("rms_norm_backward " + name,
-               rate(4, [&](auto& b, auto& s) { b.rms_norm_backward(s, y, dw.as<float>(), z, x, r, w, scratch.as<float>()); }), "GB/s",
+               rate(4, [&](auto& b, auto& s) { b.rms_norm_backward(s, y, dw.as<float>(), z, x, r, w, scratch.as<float>(), true); }), "GB/s",
                peak);
         report("swiglu_forward " + name, rate(3, [&](auto& b, auto& s) { b.swiglu_forward(s, z, x, y); }), "GB/s", peak);
         report("swiglu_backward " + name, rate(6, [&](auto& b, auto& s) { b.swiglu_backward(s, x, y, z); }), "GB/s", peak);

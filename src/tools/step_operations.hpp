@@ -76,20 +76,15 @@ class StepOperations {
                         2 * wide(h),
                         {activation(h), activation(h), {1, b_.rows, DType::f32}, {1, h, b_.compute}},
                         [](Backend& b, Stream& s, const Tensors& t) { b.rms_norm_again(s, t[0], t[1], t[2].as<float>(), t[3]); }});
-        all_.push_back({"rms_norm_backward",
-                        2 * layers_ + 1,
-                        0,
-                        4 * wide(h),
-                        {activation(h),
-                         {1, h, DType::f32},
-                         activation(h),
-                         activation(h),
-                         {1, b_.rows, DType::f32},
-                         {1, h, b_.compute},
-                         {1, scratch, DType::f32}},
-                        [](Backend& b, Stream& s, const Tensors& t) {
-                            b.rms_norm_backward(s, t[0], t[1].as<float>(), t[2], t[3], t[4].as<float>(), t[5], t[6].as<float>());
-                        }});
+        const std::vector<TensorShape> gradients{activation(h),           {1, h, DType::f32},       activation(h),
+                                                 activation(h),           {1, b_.rows, DType::f32}, {1, h, b_.compute},
+                                                 {1, scratch, DType::f32}};
+        for (const bool last : {false, true}) {  // which has no gradient of a residual to add to
+            all_.push_back({last ? "rms_norm_backward head" : "rms_norm_backward", last ? 1 : 2 * layers_, 0, (last ? 3 : 4) * wide(h),
+                            gradients, [last](Backend& b, Stream& s, const Tensors& t) {
+                                b.rms_norm_backward(s, t[0], t[1].as<float>(), t[2], t[3], t[4].as<float>(), t[5], t[6].as<float>(), !last);
+                            }});
+        }
     }
 
     /// `count` matrices of a block, [out, in]: forward, gradient of the input, gradient of the weights.

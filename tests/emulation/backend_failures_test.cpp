@@ -44,7 +44,7 @@ void compute(Backend& backend) {
     backend.zero(*stream, y.data, y.bytes());
     backend.linear_forward(*stream, y, x, w, {memory.as<float>() + 160, DType::f32, 1, 4});
     backend.linear_backward_weight(*stream, w, y, x, true);
-    backend.add(*stream, y, static_cast<const float*>(y.data));
+    backend.add(*stream, y, y, true);
     backend.sum(*stream, memory.as<double>() + 200, static_cast<const float*>(y.data), 16);
     backend.record(*event, *stream);
     backend.wait(*other, *event);

@@ -20,14 +20,18 @@ INSTANTIATE_TEST_SUITE_P(Types, Operations, testing::Values(DType::f32, DType::b
 TEST_P(Operations, CastsAddsZeroesAndCopies) {
     Both both;
     const Twin x = both.random(5, 37, DType::f32), y = both.random(5, 37, type), z = both.constant(5, 37, DType::f32, 3),
-               copy = both.constant(5, 37, type, 1);
+               copy = both.constant(5, 37, type, 1), fresh = both.constant(5, 37, type, NAN), half = both.random(5, 37, DType::f16),
+               widened = both.constant(5, 37, DType::f32, NAN), sum = both.random(5, 37, DType::f32);
     both.run([&](Backend& b, Stream& s, auto pick) {
-        b.add(s, pick(y), static_cast<const float*>(pick(x).data));
+        b.add(s, pick(y), pick(x), true);
+        b.add(s, pick(fresh), pick(x), false);
+        b.add(s, pick(sum), pick(y), true);
+        b.add(s, pick(widened), pick(half), false);
         b.cast(s, pick(z), pick(y));
         b.copy(s, pick(copy).data, pick(y).data, pick(y).bytes());
         b.zero(s, pick(y).data, 6);
     });
-    for (const Twin& t : {y, z, copy}) both.expect_near(t, near(type), "values");
+    for (const Twin& t : {y, z, copy, fresh, widened, sum}) both.expect_near(t, near(type), "values");
 }
 
 TEST_P(Operations, SumsInDouble) {
@@ -154,17 +158,19 @@ TEST_P(Operations, NormalizesForwardAgainAndBackward) {
     const Twin x = both.random(9, 48, type), delta = both.random(9, 48, type), w = both.random(1, 48, type),
                sum = both.constant(9, 48, type, NAN);
     const Twin y = both.constant(9, 48, type, NAN), again = both.constant(9, 48, type, NAN), rstd = both.constant(1, 9, DType::f32, NAN);
-    const Twin dx = both.random(9, 48, type), dy = both.random(9, 48, type), dw = both.random(1, 48, DType::f32);
+    const Twin dx = both.random(9, 48, type), dy = both.random(9, 48, type), dw = both.random(1, 48, DType::f32),
+               fresh = both.constant(9, 48, type, NAN);
     const std::int64_t scratch = std::max(both.gpu.backend->rms_norm_scratch(9, 48), both.cpu.backend->rms_norm_scratch(9, 48));
     const Twin temporary = both.constant(1, scratch, DType::f32, NAN);
     both.run([&](Backend& b, Stream& s, auto pick) {
         auto* r = static_cast<float*>(pick(rstd).data);
         b.rms_norm_forward(s, pick(y), r, pick(sum), pick(x), pick(delta), pick(w), 1e-5f);
         b.rms_norm_again(s, pick(again), pick(sum), r, pick(w));
-        b.rms_norm_backward(s, pick(dx), static_cast<float*>(pick(dw).data), pick(dy), pick(sum), r, pick(w),
-                            static_cast<float*>(pick(temporary).data));
+        for (const bool accumulate : {false, true})
+            b.rms_norm_backward(s, pick(accumulate ? dx : fresh), static_cast<float*>(pick(dw).data), pick(dy), pick(sum), r, pick(w),
+                                static_cast<float*>(pick(temporary).data), accumulate);
     });
-    for (const Twin& t : {y, again, sum, dx}) both.expect_near(t, near(type), "activations");
+    for (const Twin& t : {y, again, sum, dx, fresh}) both.expect_near(t, near(type), "activations");
     both.expect_near(rstd, type == DType::f32 ? 2e-6 : 2e-2, "rstd");
     both.expect_near(dw, type == DType::f32 ? 2e-5 : 2e-2, "dw");
 }

@@ -7,23 +7,37 @@ namespace {
 
 constexpr std::int64_t sizes[] = {0, 1, 7, 31, 33, 1027, 2053};
 
+/// Elements before what is written and before what is read. 4: chunks of 16-bit numbers begin at multiples of 8 bytes.
+struct Shifts {
+    std::int64_t to, from;
+};
+constexpr Shifts shifts[] = {{0, 0}, {1, 0}, {0, 1}, {4, 4}};
+
 std::string where(std::int64_t n, DType type, std::int64_t shift) {
     return std::to_string(n) + " of " + std::string(name_of(type)) + ", shifted by " + std::to_string(shift);
+}
+
+/// run(stream, n) for all sizes, on one stream for each order of threads.
+template <class Run>
+std::vector<Bytes> of_all_sizes(const Run& run) {
+    return in_all_orders([&](Stream& stream) {
+        std::vector<Bytes> results;
+        for (const std::int64_t n : sizes) results.push_back(run(stream, n));
+        return results;
+    });
 }
 
 TEST(Cast, RoundsToNearestEvenBetweenAllTypes) {
     for (const DType from : all_types) {
         for (const DType to : all_types) {
-            for (const std::int64_t n : sizes) {
-                for (const std::int64_t shift : {0, 1}) {
-                    const Values values = random_values(n, 1, from);
-                    const auto results = in_all_orders([&](Stream& stream) {
-                        const Matrix x(stream, 1, n, from, values, shift), y(stream, 1, n, to, shift);
-                        cast(stream, y, x);
-                        return std::vector<Bytes>{y.read()};
-                    });
-                    EXPECT_EQ(results[0], to_bytes(values, to)) << where(n, from, shift);
-                }
+            for (const Shifts& shift : shifts) {
+                const auto results = of_all_sizes([&](Stream& stream, std::int64_t n) {
+                    const Matrix x(stream, 1, n, from, random_values(n, 1, from), shift.from), y(stream, 1, n, to, shift.to);
+                    cast(stream, y, x);
+                    return y.read();
+                });
+                for (std::size_t i = 0; i < std::size(sizes); ++i)
+                    EXPECT_EQ(results[i], to_bytes(random_values(sizes[i], 1, from), to)) << where(sizes[i], from, shift.from);
             }
         }
     }
@@ -45,21 +59,42 @@ TEST(Cast, KeepsWhatIsNotFinite) {
     EXPECT_TRUE(std::signbit(h[6]) && std::signbit(b[6]));
 }
 
+/// Numbers for y += x, or y = 0 + x where y is NaN before, which must not be read then.
+struct Addition {
+    Values y, x, sum;
+    Addition(std::int64_t n, DType type, DType added, bool accumulate)
+        : y(random_values(n, 2, type)), x(random_values(n, 3, added)), sum(y.size()) {
+        if (n > 0) y[0] = x[0] = -0.0;  // whose sum is -0, but 0 from 0 on
+        if (!accumulate) y.assign(y.size(), NAN);
+        for (std::size_t i = 0; i < sum.size(); ++i)
+            sum[i] = static_cast<double>((accumulate ? static_cast<float>(y[i]) : 0.0f) + static_cast<float>(x[i]));
+    }
+};
+
+void check_add(DType type, DType added, const Shifts& shift, bool accumulate) {
+    const auto results = of_all_sizes([&](Stream& stream, std::int64_t n) {
+        const Addition in(n, type, added, accumulate);
+        const Matrix y(stream, 1, n, type, in.y, shift.to), x(stream, 1, n, added, in.x, shift.from);
+        add(stream, y, x, accumulate);
+        return y.read();
+    });
+    for (std::size_t i = 0; i < std::size(sizes); ++i) {
+        const std::int64_t n = sizes[i];
+        const Addition in(n, type, added, accumulate);
+        const std::string what = where(n, type, shift.to) + (accumulate ? " += " : " = ") + std::string(name_of(added));
+        EXPECT_EQ(results[i], to_bytes(in.sum, type)) << what;
+        if (!on_cpu(type)) continue;
+        const HostMatrix y(1, n, type, in.y), x(1, n, added, in.x);
+        cpu::add(y, x, accumulate);
+        EXPECT_EQ(to_bytes(y.read(), type), results[i]) << what << ", on the CPU";
+    }
+}
+
 TEST(Add, RoundsTheSum) {
     for (const DType type : all_types) {
-        for (const std::int64_t n : sizes) {
-            for (const std::int64_t shift : {0, 1}) {
-                const Values y0 = random_values(n, 2, type), x0 = random_values(n, 3);
-                const auto results = in_all_orders([&](Stream& stream) {
-                    const Matrix y(stream, 1, n, type, y0, shift), x(stream, 1, n, DType::f32, x0, shift);
-                    add(stream, y, x.floats());
-                    return std::vector<Bytes>{y.read()};
-                });
-                Values sum(y0.size());
-                for (std::size_t i = 0; i < sum.size(); ++i) {
-                    sum[i] = static_cast<double>(static_cast<float>(y0[i]) + static_cast<float>(x0[i]));
-                }
-                EXPECT_EQ(results[0], to_bytes(sum, type)) << where(n, type, shift);
+        for (const DType added : all_types) {
+            for (const Shifts& shift : shifts) {
+                for (const bool accumulate : {false, true}) check_add(type, added, shift, accumulate);
             }
         }
     }

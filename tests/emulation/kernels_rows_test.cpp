@@ -71,17 +71,20 @@ TEST(RmsNorm, ForwardAgreesWithTheDefinition) {
     check_norm_forward({2, 16384}, DType::bf16, false);  // the widest models
 }
 
-void check_norm_backward(const Shape& s, DType type) {
-    const NormInputs in(s, type);
+void check_norm_backward(const Shape& s, DType type, bool accumulate) {
+    NormInputs in(s, type);
+    // a dx that is not added to must not be read either: it is full of NaN
+    const Values dx_before = accumulate ? in.dx : Values(in.dx.size(), NAN);
+    if (!accumulate) in.dx.assign(in.dx.size(), 0.0);
     Values rstd;
     for (const double v : random_values(s.rows, 6)) rstd.push_back(static_cast<double>(static_cast<float>(0.5 + std::abs(v))));
     const Values dw0 = random_values(s.columns, 7);
     const auto results = in_all_orders([&](Stream& stream) {
         const Matrix x(stream, s.rows, s.columns, type, in.x, s.shift), dy(stream, s.rows, s.columns, type, in.dy, s.shift);
-        const Matrix w(stream, 1, s.columns, type, in.w, s.shift), dx(stream, s.rows, s.columns, type, in.dx, s.shift);
+        const Matrix w(stream, 1, s.columns, type, in.w, s.shift), dx(stream, s.rows, s.columns, type, dx_before, s.shift);
         const Matrix r(stream, 1, s.rows, DType::f32, rstd), dw(stream, 1, s.columns, DType::f32, dw0);
         const Matrix scratch(stream, 1, rms_norm_scratch(s.rows, s.columns), DType::f32);
-        rms_norm_backward(stream, dx, dw.floats(), dy, x, r.floats(), w, scratch.floats());
+        rms_norm_backward(stream, dx, dw.floats(), dy, x, r.floats(), w, scratch.floats(), accumulate);
         return std::vector<Bytes>{dx.read(), dw.read()};
     });
     Values dx = in.dx, dw = dw0;
@@ -100,26 +103,30 @@ void check_norm_backward(const Shape& s, DType type) {
     expect_near(to_values(results[1], DType::f32), dw, DType::f32, 3e-6, "dw of " + where(s, type));
     if (!on_cpu(type)) return;
     const HostMatrix x(s.rows, s.columns, type, in.x), dy(s.rows, s.columns, type, in.dy), w(1, s.columns, type, in.w);
-    const HostMatrix host_dx(s.rows, s.columns, type, in.dx), r(1, s.rows, DType::f32, rstd), host_dw(1, s.columns, DType::f32, dw0);
+    const HostMatrix host_dx(s.rows, s.columns, type, dx_before), r(1, s.rows, DType::f32, rstd), host_dw(1, s.columns, DType::f32, dw0);
     const HostMatrix scratch(1, cpu::rms_norm_scratch(s.rows, s.columns), DType::f32);
-    cpu::rms_norm_backward(host_dx, host_dw.floats(), dy, x, r.floats(), w, scratch.floats());
+    cpu::rms_norm_backward(host_dx, host_dw.floats(), dy, x, r.floats(), w, scratch.floats(), accumulate);
     expect_near(to_values(results[0], type), host_dx.read(), type, 2e-6 + rounding_of(type), "dx on the CPU");
     expect_near(to_values(results[1], DType::f32), host_dw.read(), DType::f32, 3e-6, "dw on the CPU");
+}
+
+void check_norm_backward(const Shape& s, DType type) {
+    for (const bool accumulate : {false, true}) check_norm_backward(s, type, accumulate);
 }
 
 TEST(RmsNorm, BackwardAgreesWithTheDefinition) {
     for (const DType type : all_types) {
         for (const Shape& s : norm_shapes) check_norm_backward(s, type);
     }
-    check_norm_backward({1, 8200}, DType::f32);
-    check_norm_backward({9, 4096}, DType::bf16);  // more rows than blocks: each takes several
-    check_norm_backward({9, 8192}, DType::f32);   // four vectors a thread, all that its threads hold
-    check_norm_backward({6, 12288}, DType::bf16);
-    check_norm_backward({5, 16384}, DType::f16);
-    check_norm_backward({1, 16392}, DType::bf16);
-    check_norm_backward({70, 520}, DType::bf16);
-    check_norm_backward({530, 9}, DType::f32);
-    check_norm_backward({2300, 256}, DType::f32);  // several turns of blocks of several rows
+    check_norm_backward({1, 8200}, DType::f32, false);
+    check_norm_backward({9, 4096}, DType::bf16, true);  // more rows than blocks: each takes several
+    check_norm_backward({9, 8192}, DType::f32, false);  // four vectors a thread, all that its threads hold
+    check_norm_backward({6, 12288}, DType::bf16, true);
+    check_norm_backward({5, 16384}, DType::f16, false);
+    check_norm_backward({1, 16392}, DType::bf16, true);
+    check_norm_backward({70, 520}, DType::bf16, false);
+    check_norm_backward({530, 9}, DType::f32, true);
+    check_norm_backward({2300, 256}, DType::f32, false);  // several turns of blocks of several rows
 }
 
 TEST(RmsNorm, TakesNoRows) {

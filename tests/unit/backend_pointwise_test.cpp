@@ -45,16 +45,48 @@ TEST(Cast, UnknownTypesAreRefused) {
 }
 
 TEST(Add, AddsEveryElement) {
-    Device device(3);
     const std::int64_t n = 40003;
-    const Values a = random_values(n, 1), b = random_values(n, 2);
-    Matrix y(device, 1, n, DType::f32, a), x(device, 1, n, DType::f32, b);
-    device->add(*device.stream, {y.floats(), DType::f32, 1, n}, x.floats());
-    device->add(*device.stream, {y.floats(), DType::f32, 1, 0}, x.floats());
-    const Values sum = y.read();
-    for (std::size_t i = 0; i < sum.size(); ++i) {
-        ASSERT_EQ(sum[i], static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
+    for (const auto type : {DType::f32, DType::bf16, DType::f16}) {
+        Device device(3);
+        const Values a = random_values(n, 1), b = random_values(n, 2, 1.0, DType::bf16);
+        Matrix y(device, 1, n, DType::f32, a), x(device, 1, n, type, b), fresh(device, 1, n, DType::f32, Values(b.size(), std::nan("")));
+        const Values added = x.read();
+        device->add(*device.stream, y, x, true);
+        device->add(*device.stream, {y.floats(), DType::f32, 1, 0}, {x.floats(), type, 1, 0}, true);
+        device->add(*device.stream, fresh, x, false);
+        const Values sum = y.read();
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+            ASSERT_EQ(sum[i], static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(added[i])));
+        }
+        EXPECT_EQ(fresh.read(), added);
     }
+}
+
+TEST(Add, RoundsTheSumToNearestEven) {
+    Device device;
+    const double ulp = 0x1p-7;  // of bf16 at 1
+    Matrix y(device, 1, 3, DType::bf16, {1.0, 1.0 + ulp, -2.0}), x(device, 1, 3, DType::f32, {ulp / 2, ulp / 2, 2.0 + 0x1p-20});
+    device->add(*device.stream, y, x, true);
+    EXPECT_EQ(y.read(), (Values{1.0, 1.0 + 2 * ulp, 0x1p-20}));
+}
+
+TEST(Add, StartsFromZeroWithoutAccumulate) {
+    Device device;
+    Matrix x(device, 1, 2, DType::bf16, {-0.0, -0.0}), sum(device, 1, 2, DType::f32, {-0.0, -0.0}), fresh(device, 1, 2);
+    device->add(*device.stream, sum, x, true);
+    device->add(*device.stream, fresh, x, false);
+    for (const double v : sum.read()) EXPECT_TRUE(std::signbit(v));
+    for (const double v : fresh.read()) EXPECT_TRUE(v == 0 && !std::signbit(v)) << v;
+}
+
+TEST(Add, WhatDoesNotFitIsRefused) {
+    Device device;
+    Matrix x(device, 1, 4), y(device, 1, 3);
+    EXPECT_THROW(device->add(*device.stream, y, x, true), DeviceError);
+    Tensor integers = x;
+    integers.dtype = DType::i32;
+    device->add(*device.stream, x, integers, true);
+    EXPECT_THROW(device->synchronize(*device.stream), DeviceError);
 }
 
 double sum_on(int threads, const Values& values, bool squares) {

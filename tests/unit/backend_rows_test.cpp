@@ -73,15 +73,20 @@ TEST_P(Rows, RmsNormBackwardIsTheDerivativeAndAccumulates) {
             Matrix mdy(device, rows, n, type, dy), dx(device, rows, n, type, Values(x.size(), 0.0)), dw(device, 1, n, DType::f32, start);
             Matrix scratch(device, 1, device->rms_norm_scratch(rows, n));
             device->rms_norm_forward(*device.stream, y, rstd.floats(), {}, mx, {}, mw, static_cast<float>(epsilon));
-            device->rms_norm_backward(*device.stream, dx, dw.floats(), mdy, mx, rstd.floats(), mw, scratch.floats());
+            device->rms_norm_backward(*device.stream, dx, dw.floats(), mdy, mx, rstd.floats(), mw, scratch.floats(), true);
             Values added = dw.read();
             for (std::size_t i = 0; i < added.size(); ++i) added[i] -= start[i];
             expect_gradient([&](const Values& v) { return dot(dy, rms_norm(x, v)); }, w, added, 1e-5, "dw", 200);
             expect_gradient([&](const Values& v) { return dot(dy, rms_norm(v, w)); }, x, dx.read(), type == DType::f32 ? 1e-5 : 5e-3, "dx",
                             200);
+            // without accumulate what is there plays no role
+            Matrix fresh(device, rows, n, type, Values(x.size(), std::nan(""))), other_dw(device, 1, n, DType::f32, start);
+            device->rms_norm_backward(*device.stream, fresh, other_dw.floats(), mdy, mx, rstd.floats(), mw, scratch.floats(), false);
+            EXPECT_EQ(fresh.raw(), dx.raw());
+            EXPECT_EQ(other_dw.raw(), dw.raw());
             // a second pass adds the same again
             const Values once = dx.read();
-            device->rms_norm_backward(*device.stream, dx, dw.floats(), mdy, mx, rstd.floats(), mw, scratch.floats());
+            device->rms_norm_backward(*device.stream, dx, dw.floats(), mdy, mx, rstd.floats(), mw, scratch.floats(), true);
             Values twice = once;
             for (auto& v : twice) v *= 2;
             expect_near(dx.read(), twice, type == DType::f32 ? 1e-6 : 6e-3, "dx twice");
@@ -96,10 +101,10 @@ TEST_P(Rows, RmsNormBackwardIsTheDerivativeAndAccumulates) {
 TEST(RowsEdge, ZeroRowsOfRmsNormStayZero) {
     Device device;
     Matrix x(device, 2, 12, DType::f32, Values(24, 0.0)), w(device, 1, 12, DType::f32, random_values(12, 1)), y(device, 2, 12);
-    Matrix rstd(device, 1, 2), dx(device, 2, 12, DType::f32, Values(24, 0.0)), dw(device, 1, 12, DType::f32, Values(12, 0.0));
+    Matrix rstd(device, 1, 2), dx(device, 2, 12), dw(device, 1, 12, DType::f32, Values(12, 0.0));
     Matrix scratch(device, 1, device->rms_norm_scratch(2, 12));
     device->rms_norm_forward(*device.stream, y, rstd.floats(), {}, x, {}, w, 1e-6f);
-    device->rms_norm_backward(*device.stream, dx, dw.floats(), x, x, rstd.floats(), w, scratch.floats());
+    device->rms_norm_backward(*device.stream, dx, dw.floats(), x, x, rstd.floats(), w, scratch.floats(), false);
     EXPECT_EQ(y.read(), Values(24, 0.0));
     EXPECT_EQ(dx.read(), Values(24, 0.0));
     EXPECT_EQ(dw.read(), Values(12, 0.0));
@@ -111,7 +116,7 @@ TEST(RowsEdge, NoRows) {
     Matrix w(device, 1, 12, DType::f32, Values(12, 1.0)), dw(device, 1, 12, DType::f32, Values(12, 1.0));
     Matrix table(device, 131, 12, DType::f32, Values(131 * 12, 1.0));
     device->rms_norm_forward(*device.stream, none, nullptr, {}, none, {}, w, 1e-6f);
-    device->rms_norm_backward(*device.stream, none, dw.floats(), none, none, nullptr, w, nullptr);
+    device->rms_norm_backward(*device.stream, none, dw.floats(), none, none, nullptr, w, nullptr, false);
     device->embedding_forward(*device.stream, none, table, nullptr);
     device->embedding_backward(*device.stream, table, none, nullptr);
     device->cross_entropy(*device.stream, nullptr, none, none, nullptr, 1.0f);

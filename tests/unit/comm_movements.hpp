@@ -53,13 +53,15 @@ inline std::vector<MovementCase> movement_cases(int ranks, std::int64_t n) {
                                     {"fp16 on the wire", sum, DType::f16, all, equal, exchange}};
     if (ranks > 1) {
         cases.push_back({"halves held", sum, DType::f32, halves(ranks, n), parts, exchange});
+        cases.push_back({"half held by nobody", sum, DType::bf16, whole(ranks, n / 2), parts, exchange});
         cases.push_back({"gather in reverse", copy, DType::f32, reversed, all, broadcasts});
     }
     return cases;
 }
 
-/// Element i of rank r: sums in another order round otherwise.
+/// Element i of rank r: sums in another order round otherwise. Some are -0 on every rank, whose sum from 0 on is 0.
 inline float element(int rank, std::int64_t i) {
+    if (i % 13 == 5) return -0.0f;
     return std::ldexp(static_cast<float>((i * 37 + rank * 101) % 97 - 48), (rank * 5 + static_cast<int>(i)) % 19 - 9);
 }
 
@@ -69,6 +71,7 @@ inline float on_wire(float x, DType wire) {
 
 /// What rank `rank` must hold afterwards of element i, which it wants.
 inline float expected(const MovementCase& c, int rank, std::int64_t i) {
+    if (c.sources.size() == 1) return element(0, i);  // a sum of one is a copy
     float total = 0;
     for (int r = 0; r < static_cast<int>(c.sources.size()); ++r) {
         const Interval held = c.sources[static_cast<std::size_t>(r)];

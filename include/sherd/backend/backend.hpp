@@ -131,8 +131,9 @@ class Backend {
 
     /// to = from, converted with round to nearest even; equal element counts.
     virtual void cast(Stream& stream, Tensor to, Tensor from) = 0;
-    /// y += x, x fp32 with as many elements; y fp32 or bf16, rounded to nearest even.
-    virtual void add(Stream& stream, Tensor y, const float* x) = 0;
+    /// y = 0 + x, which is x but for a -0, or += with accumulate; fp32, bf16 or fp16 x with as many elements as y, which is fp32 or bf16
+    /// and rounded to nearest even. x may be y.
+    virtual void add(Stream& stream, Tensor y, Tensor x, bool accumulate) = 0;
     /// *out += sum of x[0..n), accumulated in fp64 in an order that depends on n only.
     virtual void sum(Stream& stream, double* out, const float* x, std::int64_t n) = 0;
     /// *out += sum of squares of x[0..n), likewise. A NaN or infinity in x makes it non-finite.
@@ -159,10 +160,10 @@ class Backend {
     virtual void rms_norm_forward(Stream& stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon) = 0;
     /// y[t] = x[t] * rstd[t] * w: what the forward pass computed, again.
     virtual void rms_norm_again(Stream& stream, Tensor y, Tensor x, const float* rstd, Tensor w) = 0;
-    /// dx += the gradient through y = x * rstd * w; dw (fp32, [columns]) += sum over rows of dy * x * rstd.
+    /// dx = the gradient through y = x * rstd * w, or += with accumulate; dw (fp32, [columns]) += sum over rows of dy * x * rstd.
     /// scratch: rms_norm_scratch(rows, columns) floats.
-    virtual void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w,
-                                   float* scratch) = 0;
+    virtual void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch,
+                                   bool accumulate) = 0;
     virtual std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns) const = 0;
 
     /// Rotates x [rows, heads * head_dim] in place by the angle of each row's position: halves (i, i + head_dim/2) turn together, as in

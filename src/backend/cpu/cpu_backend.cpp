@@ -92,8 +92,9 @@ class CpuBackend final : public Backend {
         expect(to.elements() == from.elements(), "cast", text(to) + " from " + text(from));
         put(stream, [=] { cpu::cast(to, from); });
     }
-    void add(Stream& stream, Tensor y, const float* x) override {
-        put(stream, [=] { cpu::add(y, x); });
+    void add(Stream& stream, Tensor y, Tensor x, bool accumulate) override {
+        expect(y.elements() == x.elements(), "add", text(x) + " to " + text(y));
+        put(stream, [=] { cpu::add(y, x, accumulate); });
     }
     void sum(Stream& stream, double* out, const float* x, std::int64_t n) override {
         put(stream, [=] { *out += cpu::sum(x, n); });
@@ -142,11 +143,11 @@ class CpuBackend final : public Backend {
         expect_same("rms_norm_again", y, x);
         put(stream, [=] { cpu::rms_norm_again(y, x, rstd, w); });
     }
-    void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w,
-                           float* scratch) override {
+    void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch,
+                           bool accumulate) override {
         expect_same("rms_norm_backward", dx, x);
         expect_same("rms_norm_backward", dy, x);
-        put(stream, [=] { cpu::rms_norm_backward(dx, dw, dy, x, rstd, w, scratch); });
+        put(stream, [=] { cpu::rms_norm_backward(dx, dw, dy, x, rstd, w, scratch, accumulate); });
     }
     std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns) const override { return cpu::rms_norm_scratch(rows, columns); }
 

@@ -17,17 +17,29 @@ void cast_elements(To* to, const From* from, std::int64_t n) {
     });
 }
 
-template <class To>
-void cast_from_any(To* to, const Tensor& from) {
-    switch (from.dtype) {
+/// The compiler must know whether y is read, or it reads y in either case.
+template <bool accumulate, class T, class X>
+void add_elements(T* y, const X* x, std::int64_t n) {
+    for_blocks(n, element_block, [=](std::int64_t first, std::int64_t last) {
+        widest([=]() SHERD_INLINE {
+#pragma omp simd
+            for (std::int64_t i = first; i < last; ++i) y[i] = from_float<T>((accumulate ? to_float(y[i]) : 0.0f) + to_float(x[i]));
+        });
+    });
+}
+
+/// Calls f.operator()<T>() with the C++ type of numbers as they are stored; `operation` is for the message where they are none.
+template <class F>
+void with_stored_type(DType type, const char* operation, const F& f) {
+    switch (type) {
         case DType::f32:
-            return cast_elements(to, from.as<const float>(), from.elements());
+            return f.template operator()<float>();
         case DType::bf16:
-            return cast_elements(to, from.as<const bfloat16>(), from.elements());
+            return f.template operator()<bfloat16>();
         case DType::f16:
-            return cast_elements(to, from.as<const float16>(), from.elements());
+            return f.template operator()<float16>();
         default:
-            throw DeviceError("cast: no conversion from {} on the CPU", name_of(from.dtype));
+            throw DeviceError("{}: no conversion from or to {} on the CPU", operation, name_of(type));
     }
 }
 
@@ -77,24 +89,16 @@ void cast(Tensor to, Tensor from) {
         if (to.bytes() > 0 && to.data != from.data) std::memmove(to.data, from.data, to.bytes());
         return;
     }
-    switch (to.dtype) {
-        case DType::f32:
-            return cast_from_any(to.as<float>(), from);
-        case DType::bf16:
-            return cast_from_any(to.as<bfloat16>(), from);
-        case DType::f16:
-            return cast_from_any(to.as<float16>(), from);
-        default:
-            throw DeviceError("cast: no conversion to {} on the CPU", name_of(to.dtype));
-    }
+    with_stored_type(to.dtype, "cast", [&]<class To>() {
+        with_stored_type(from.dtype, "cast", [&]<class From>() { cast_elements(to.as<To>(), from.as<const From>(), from.elements()); });
+    });
 }
 
-void add(Tensor y, const float* x) {
+void add(Tensor y, Tensor x, bool accumulate) {
     with_compute_type(y.dtype, [&]<class T>() {
-        T* const to = y.as<T>();
-        for_blocks(y.elements(), element_block, [=](std::int64_t first, std::int64_t last) {
-#pragma omp simd
-            for (std::int64_t i = first; i < last; ++i) to[i] = from_float<T>(to_float(to[i]) + x[i]);
+        with_stored_type(x.dtype, "add", [&]<class X>() {
+            accumulate ? add_elements<true>(y.as<T>(), x.as<const X>(), x.elements())
+                       : add_elements<false>(y.as<T>(), x.as<const X>(), x.elements());
         });
     });
 }

@@ -9,7 +9,7 @@ enum class Bf16Products { native, converted };
 
 // elementwise.cpp
 void cast(Tensor to, Tensor from);
-void add(Tensor y, const float* x);
+void add(Tensor y, Tensor x, bool accumulate);
 void rope(Tensor x, std::int64_t heads, const float* cosine, const float* sine, const std::int32_t* positions, bool inverse);
 void swiglu_forward(Tensor out, Tensor gate, Tensor up);
 void swiglu_backward(Tensor gate, Tensor up, Tensor dout);
@@ -36,7 +36,7 @@ void embedding_backward(Tensor dtable, Tensor dy, const std::int32_t* ids);
 // norm.cpp
 void rms_norm_forward(Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon);
 void rms_norm_again(Tensor y, Tensor x, const float* rstd, Tensor w);
-void rms_norm_backward(Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch);
+void rms_norm_backward(Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch, bool accumulate);
 std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns);
 
 // attention_forward.cpp, attention_backward.cpp

@@ -32,8 +32,9 @@ SHERD_INLINE inline void scale_row(T* y, const T* x, const T* w, float rstd, std
     for (std::int64_t c = 0; c < n; ++c) y[c] = from_float<T>(to_float(x[c]) * rstd * to_float(w[c]));
 }
 
-/// dx += rstd (w dy - x rstd^2 mean(w dy x)), partial += dy x rstd
-template <class T>
+/// dx = rstd (w dy - x rstd^2 mean(w dy x)) or +=, partial += dy x rstd. The compiler must know whether dx is read, or it reads dx in
+/// either case.
+template <bool accumulate, class T>
 SHERD_INLINE inline void backward_row(T* dx, float* partial, const T* dy, const T* x, const T* w, float rstd, std::int64_t n) {
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -43,7 +44,7 @@ SHERD_INLINE inline void backward_row(T* dx, float* partial, const T* dy, const 
     for (std::int64_t c = 0; c < n; ++c) {
         const float d = to_float(dy[c]), value = to_float(x[c]);
         partial[c] += d * value * rstd;
-        dx[c] = from_float<T>(to_float(dx[c]) + rstd * (to_float(w[c]) * d - value * shared));
+        dx[c] = from_float<T>((accumulate ? to_float(dx[c]) : 0.0f) + rstd * (to_float(w[c]) * d - value * shared));
     }
 }
 
@@ -82,20 +83,21 @@ void rms_norm_again(Tensor y, Tensor x, const float* rstd, Tensor w) {
     });
 }
 
-void rms_norm_backward(Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch) {
+void rms_norm_backward(Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch, bool accumulate) {
     const std::int64_t n = x.columns, rows = x.rows, per_partial = rows_of_partial(rows);
-    with_compute_type(x.dtype, [&]<class T>() {
+    const auto run = [&]<class T, bool add>() {
         for_blocks(rows, per_partial, [&](std::int64_t first, std::int64_t last) {
             float* const partial = scratch + first / per_partial * n;
             widest([&]() SHERD_INLINE {
                 std::fill(partial, partial + n, 0.0f);
                 for (std::int64_t t = first; t < last; ++t) {
-                    backward_row(dx.as<T>() + t * n, partial, dy.as<const T>() + t * n, x.as<const T>() + t * n, w.as<const T>(), rstd[t],
-                                 n);
+                    backward_row<add>(dx.as<T>() + t * n, partial, dy.as<const T>() + t * n, x.as<const T>() + t * n, w.as<const T>(),
+                                      rstd[t], n);
                 }
             });
         });
-    });
+    };
+    with_compute_type(x.dtype, [&]<class T>() { accumulate ? run.template operator()<T, true>() : run.template operator()<T, false>(); });
     for_blocks(n, 256, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t row = 0; row < rows; row += per_partial) {
             const float* const partial = scratch + row / per_partial * n;

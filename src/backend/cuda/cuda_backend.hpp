@@ -54,7 +54,7 @@ class CudaBackend final : public Backend {
     void zero(Stream& stream, void* data, std::size_t bytes) override;
 
     void cast(Stream& stream, Tensor to, Tensor from) override;
-    void add(Stream& stream, Tensor y, const float* x) override;
+    void add(Stream& stream, Tensor y, Tensor x, bool accumulate) override;
     void sum(Stream& stream, double* out, const float* x, std::int64_t n) override;
     void sum_squares(Stream& stream, double* out, const float* x, std::int64_t n) override;
 
@@ -67,7 +67,8 @@ class CudaBackend final : public Backend {
     void embedding_backward(Stream& stream, Tensor dtable, Tensor dy, const std::int32_t* ids) override;
     void rms_norm_forward(Stream& stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon) override;
     void rms_norm_again(Stream& stream, Tensor y, Tensor x, const float* rstd, Tensor w) override;
-    void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch) override;
+    void rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch,
+                           bool accumulate) override;
     std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns) const override;
     void rope(Stream& stream, Tensor x, std::int64_t heads, const float* cosine, const float* sine, const std::int32_t* positions,
               bool inverse) override;

@@ -18,8 +18,9 @@ void CudaBackend::cast(Stream& stream, Tensor to, Tensor from) {
     expect(to.elements() == from.elements(), "cast", text(to) + " from " + text(from));
     cuda::cast(enter(stream, "cast").get(), to, from);
 }
-void CudaBackend::add(Stream& stream, Tensor y, const float* x) {
-    cuda::add(enter(stream, "add").get(), y, x);
+void CudaBackend::add(Stream& stream, Tensor y, Tensor x, bool accumulate) {
+    expect(y.elements() == x.elements(), "add", text(x) + " to " + text(y));
+    cuda::add(enter(stream, "add").get(), y, x, accumulate);
 }
 void CudaBackend::sum(Stream& stream, double* out, const float* x, std::int64_t n) {
     CudaStream& s = enter(stream, "sum");
@@ -75,11 +76,11 @@ void CudaBackend::rms_norm_again(Stream& stream, Tensor y, Tensor x, const float
     expect_same("rms_norm_again", y, x);
     cuda::rms_norm_again(enter(stream, "rms_norm_again").get(), y, x, rstd, w);
 }
-void CudaBackend::rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w,
-                                    float* scratch) {
+void CudaBackend::rms_norm_backward(Stream& stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch,
+                                    bool accumulate) {
     expect_same("rms_norm_backward", dx, x);
     expect_same("rms_norm_backward", dy, x);
-    cuda::rms_norm_backward(enter(stream, "rms_norm_backward").get(), dx, dw, dy, x, rstd, w, scratch);
+    cuda::rms_norm_backward(enter(stream, "rms_norm_backward").get(), dx, dw, dy, x, rstd, w, scratch, accumulate);
 }
 std::int64_t CudaBackend::rms_norm_scratch(std::int64_t rows, std::int64_t columns) const {
     use();

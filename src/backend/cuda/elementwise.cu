@@ -17,12 +17,12 @@ __global__ void __launch_bounds__(elementwise_threads) cast_kernel(To* to, const
     });
 }
 
-/// Bytes: 4 + 2 sizeof(T) an element. FLOPs: 1.
-template <class T>
-__global__ void __launch_bounds__(elementwise_threads) add_kernel(T* y, const float* x, std::int64_t n, bool aligned) {
-    over_elements<chunk_of<T, float>>(n, aligned, [&]<int N>(std::int64_t i) {
-        float sum[N], added[N];
-        load(sum, y + i);
+/// Bytes: sizeof(X) + sizeof(T) an element, sizeof(X) + 2 sizeof(T) with accumulate. FLOPs: 1.
+template <class T, class X>
+__global__ void __launch_bounds__(elementwise_threads) add_kernel(T* y, const X* x, std::int64_t n, bool accumulate, bool aligned) {
+    over_elements<chunk_of<T, X>>(n, aligned, [&]<int N>(std::int64_t i) {
+        float sum[N] = {}, added[N];
+        if (accumulate) load(sum, y + i);
         load(added, x + i);
 #pragma unroll
         for (int j = 0; j < N; ++j) sum[j] += added[j];
@@ -104,10 +104,9 @@ __global__ void __launch_bounds__(elementwise_threads)
 }
 
 template <class To, class From>
-void cast_elements(cudaStream_t stream, To* to, const From* from, std::int64_t n) {
+bool whole_chunks(const To* to, const From* from) {
     constexpr int chunk = chunk_of<To, From>;
-    launch<cast_kernel<To, From>>(elementwise_shape(stream, n, chunk), to, from, n,
-                                  aligned_to(chunk * sizeof(To), to) && aligned_to(chunk * sizeof(From), from));
+    return aligned_to(chunk * sizeof(To), to) && aligned_to(chunk * sizeof(From), from);
 }
 
 }  // namespace
@@ -120,18 +119,21 @@ void cast(cudaStream_t stream, Tensor to, Tensor from) {
     }
     with_type(to.dtype, "cast", [&]<class To>() {
         with_type(from.dtype, "cast", [&]<class From>() {
-            if constexpr (!std::is_same_v<To, From>) cast_elements(stream, to.as<To>(), from.as<const From>(), from.elements());
+            if constexpr (!std::is_same_v<To, From>)
+                launch<cast_kernel<To, From>>(elementwise_shape(stream, from.elements(), chunk_of<To, From>), to.as<To>(),
+                                              from.as<const From>(), from.elements(), whole_chunks(to.as<To>(), from.as<const From>()));
         });
     });
 }
 
-void add(cudaStream_t stream, Tensor y, const float* x) {
+void add(cudaStream_t stream, Tensor y, Tensor x, bool accumulate) {
     const std::int64_t n = y.elements();
     if (n == 0) return;
     with_type(y.dtype, "add", [&]<class T>() {
-        constexpr int chunk = chunk_of<T, float>;
-        launch<add_kernel<T>>(elementwise_shape(stream, n, chunk), y.as<T>(), x, n,
-                              aligned_to(chunk * sizeof(T), y.as<T>()) && aligned_to(16, x));
+        with_type(x.dtype, "add", [&]<class X>() {
+            launch<add_kernel<T, X>>(elementwise_shape(stream, n, chunk_of<T, X>), y.as<T>(), x.as<const X>(), n, accumulate,
+                                     whole_chunks(y.as<T>(), x.as<const X>()));
+        });
     });
 }
 

@@ -9,7 +9,7 @@ namespace sherd::cuda {
 
 // elementwise.cu
 void cast(cudaStream_t stream, Tensor to, Tensor from);
-void add(cudaStream_t stream, Tensor y, const float* x);
+void add(cudaStream_t stream, Tensor y, Tensor x, bool accumulate);
 void rope(cudaStream_t stream, Tensor x, std::int64_t heads, const float* cosine, const float* sine, const std::int32_t* positions,
           bool inverse);
 void swiglu_forward(cudaStream_t stream, Tensor out, Tensor gate, Tensor up);
@@ -36,7 +36,8 @@ std::int64_t embedding_scratch(std::int64_t rows);
 // norm.cu; rms_norm_scratch: of the current device
 void rms_norm_forward(cudaStream_t stream, Tensor y, float* rstd, Tensor sum, Tensor x, Tensor delta, Tensor w, float epsilon);
 void rms_norm_again(cudaStream_t stream, Tensor y, Tensor x, const float* rstd, Tensor w);
-void rms_norm_backward(cudaStream_t stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch);
+void rms_norm_backward(cudaStream_t stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch,
+                       bool accumulate);
 std::int64_t rms_norm_scratch(std::int64_t rows, std::int64_t columns);
 
 // attention_*.cu

@@ -50,6 +50,10 @@ struct Held {
             bits[v] = p.holds(v) ? *reinterpret_cast<const uint4*>(from + p.at(v)) : make_uint4(0, 0, 0, 0);
         }
     }
+    __device__ void clear() {
+#pragma unroll
+        for (int v = 0; v < vectors; ++v) bits[v] = make_uint4(0, 0, 0, 0);
+    }
     __device__ void load_columns(const Place<T>& p, const T* from) {
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
@@ -126,16 +130,20 @@ __global__ void __launch_bounds__(most_threads)
     store_scaled(p, y, value, p.live ? rstd[p.row] : 0.0f, weight);
 }
 
-/// What the backward pass reads of a row.
+/// What the backward pass reads of a row; where there is nothing to add to, it starts from zeros.
 template <class T, int vectors>
 struct Row {
     Held<T, vectors> gradient, value, to;
     float scale;
 
-    __device__ void load(const Place<T>& p, const T* dy, const T* x, const T* dx, const float* rstd) {
+    __device__ void load(const Place<T>& p, const T* dy, const T* x, const T* dx, const float* rstd, bool accumulate) {
         gradient.load_row(p, dy);
         value.load_row(p, x);
-        to.load_row(p, dx);
+        if (accumulate) {
+            to.load_row(p, dx);
+        } else {
+            to.clear();
+        }
         scale = p.live ? rstd[p.row] : 0.0f;
     }
     /// dw += dy x rstd; the thread's part of dy w . x.
@@ -155,7 +163,7 @@ struct Row {
         }
         return dot;
     }
-    /// dx += rstd (dy w - x shared), shared = rstd^2 mean(dy w x).
+    /// dx = what was there + rstd (dy w - x shared), shared = rstd^2 mean(dy w x).
     __device__ void store_to(T* dx, const Place<T>& p, const Held<T, vectors>& w, float shared) const {
 #pragma unroll
         for (int v = 0; v < vectors; ++v) {
@@ -191,11 +199,11 @@ __device__ void store_partial(float* partial, const float (&dw)[vectors][vector_
 
 /// Block b takes every gridDim.x-th group of rows, the next of which is on its way while the sum of one is formed (threads that hold four
 /// vectors have no registers for that), and keeps the sums of dw of its columns in registers until its end: partial[b, c].
-/// Bytes: 4 sizeof(T) an element, 4 columns a block. FLOPs: 11.
+/// Bytes: 3 sizeof(T) an element, 4 with accumulate; 4 columns a block. FLOPs: 11.
 template <class T, int vectors>
 __global__ void __launch_bounds__(most_backward_threads)
     rms_norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const float* rstd, const T* w, std::int64_t rows, int columns,
-                             int group) {
+                             int group, bool accumulate) {
     __shared__ float scratch[2][32];
     constexpr bool ahead = vectors == pair;
     const int together = static_cast<int>(blockDim.x) / group;
@@ -204,13 +212,13 @@ __global__ void __launch_bounds__(most_backward_threads)
     Held<T, vectors> weight;
     weight.load_columns(Place<T>(0, rows, columns, group), w);
     Row<T, vectors> next;
-    if constexpr (ahead) next.load(Place<T>(std::int64_t{blockIdx.x} * together, rows, columns, group), dy, x, dx, rstd);
+    if constexpr (ahead) next.load(Place<T>(std::int64_t{blockIdx.x} * together, rows, columns, group), dy, x, dx, rstd, accumulate);
     int parity = 0;
     for (std::int64_t first = std::int64_t{blockIdx.x} * together; first < rows; first += step, parity ^= 1) {
         const Place<T> p(first, rows, columns, group);
-        if constexpr (!ahead) next.load(p, dy, x, dx, rstd);
+        if constexpr (!ahead) next.load(p, dy, x, dx, rstd, accumulate);
         Row<T, vectors> row = next;
-        if constexpr (ahead) next.load(Place<T>(first + step, rows, columns, group), dy, x, dx, rstd);
+        if constexpr (ahead) next.load(Place<T>(first + step, rows, columns, group), dy, x, dx, rstd, accumulate);
         weight.forget_floats();
         const float dot = p.sum(row.take(dw, weight), scratch[parity]);
         row.gradient.forget_floats();
@@ -290,17 +298,18 @@ void rms_norm_again(cudaStream_t stream, Tensor y, Tensor x, const float* rstd, 
     });
 }
 
-void rms_norm_backward(cudaStream_t stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch) {
+void rms_norm_backward(cudaStream_t stream, Tensor dx, float* dw, Tensor dy, Tensor x, const float* rstd, Tensor w, float* scratch,
+                       bool accumulate) {
     if (x.elements() == 0) return;
     std::int64_t partials = 0;
     with_type(x.dtype, "rms_norm_backward", [&]<class T>() {
         const Geometry g = backward_geometry<T>(x.columns, dx.as<T>(), dy.as<T>(), x.as<T>(), w.as<T>(), reinterpret_cast<T*>(scratch));
         partials = backward_blocks(x.rows, g);
-        if (g.group == 0) return rms_norm_backward_loops(stream, dx, dy, x, rstd, w, scratch);
+        if (g.group == 0) return rms_norm_backward_loops(stream, dx, dy, x, rstd, w, scratch, accumulate);
         const auto run = [&]<int vectors>() {
             launch<rms_norm_backward_kernel<T, vectors>>(shape_of(stream, partials, g), dx.as<T>(), scratch, dy.as<const T>(),
                                                          x.as<const T>(), rstd, w.as<const T>(), x.rows, static_cast<int>(x.columns),
-                                                         g.group);
+                                                         g.group, accumulate);
         };
         if (g.vectors == pair) return run.template operator()<pair>();
         run.template operator()<2 * pair>();

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int threads = 256;
 
-/// Thread i: entry i of each list. Bytes: 32 an entry.
+/// Thread i: entry i of each list. Bytes: 32 an entry. No FLOPs.
 __global__ void __launch_bounds__(threads) packed_lists_kernel(std::int64_t* queries, std::int64_t* keys, std::int64_t* statistics,
                                                                std::int32_t* lengths, const std::int32_t* offsets, int documents,
                                                                int entries, std::int64_t width, std::int64_t kv_width, std::int64_t heads) {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(threads) packed_lists_kernel(std::int64_t* que
 constexpr int tile = 32, tile_rows = 8;
 
 /// to [columns, rows] is from [rows, columns] transposed, by tiles, so that both sides are whole lines; rows from *end on, where end is
-/// given, are zero instead. Bytes: 8 an element.
+/// given, are zero instead. Bytes: 8 an element. No FLOPs.
 __global__ void __launch_bounds__(tile* tile_rows)
     transpose_kernel(float* to, const float* from, const std::int32_t* end, std::int64_t rows, std::int64_t columns) {
     __shared__ float part[tile][tile + 1];
@@ -50,7 +50,7 @@ void transpose(cudaStream_t stream, float* to, const float* from, const std::int
         end, rows, columns);
 }
 
-/// Each thread takes every so manieth 16 bytes. Bytes: those of surplus rows.
+/// Each thread takes every so manieth 16 bytes. Bytes: those of surplus rows. No FLOPs.
 __global__ void __launch_bounds__(threads) zero_surplus_kernel(uint4* a, uint4* b, uint4* c, const std::int32_t* end, std::int64_t rows,
                                                                std::int64_t a_width, std::int64_t width) {
     const std::int64_t first = *end, start = std::int64_t{blockIdx.x} * threads + threadIdx.x, step = std::int64_t{gridDim.x} * threads;

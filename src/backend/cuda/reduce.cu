@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(threads) partial_sums_kernel(double* partial, 
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-/// *out += the sum of up to reduce_scratch partial sums: one block.
+/// *out += the sum of up to reduce_scratch partial sums: one block. Bytes: 8 a partial sum, 16 of *out. FLOPs: 1 a partial sum, in fp64.
 __global__ void __launch_bounds__(threads) total_kernel(double* out, const double* partial, int count) {
     __shared__ double scratch[32];
     double total = 0;

@@ -4,6 +4,8 @@
 #include "comm/wire.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <span>
 
 namespace sherd::detail {
 
@@ -16,6 +18,13 @@ std::size_t bytes_of(Interval part, DType type) noexcept {
 }
 const float* addends(const Redistribution& m, int rank, std::int64_t element) noexcept {
     return static_cast<const float*>(m.from) + (element - m.sources[index(rank)].begin);
+}
+bool overlap(std::span<const float> a, std::span<const float> b) noexcept {
+    const std::less<> before;  // of pointers into different memory, too
+    return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+}
+std::span<const float> floats(const float* begin, Interval part) noexcept {
+    return {begin, static_cast<std::size_t>(part.size())};
 }
 }  // namespace
 
@@ -35,12 +44,12 @@ ncclDataType_t nccl_type(DType type) {
 }
 
 void NcclStaging::allocate() {
-    if (memory_.data() == nullptr) memory_ = DeviceMemory(backend_, bytes, "communication staging");
+    if (memory_.data() == nullptr) memory_ = DeviceMemory(backend_, bytes(), "communication staging");
 }
 
 // slots begin at multiples of 64 elements: an even number of 16-byte pieces of either width
 NcclExchange::NcclExchange(cuda::CudaBackend& backend, NcclStaging& staging, int rank, int size)
-    : backend_(backend), staging_(staging), rank_(rank), size_(size), slot_(NcclStaging::elements / std::max(2, size) / 64 * 64) {}
+    : backend_(backend), staging_(staging), rank_(rank), size_(size), slot_(staging.elements() / std::max(2, size) / 64 * 64) {}
 
 void NcclExchange::copy(NcclHandle& nccl, cuda::CudaStream& stream, const Redistribution& m, const std::string& what) {
     const auto element = static_cast<std::int64_t>(size_of(m.dtype));
@@ -101,22 +110,28 @@ void NcclExchange::sum_round(NcclHandle& nccl, cuda::CudaStream& stream, const R
     if (!mine.empty()) add_up(stream, m, mine);
 }
 
+/// Bit for bit the sum of wire.hpp: 0, then the addends in rank order. The 0 is written only where the first addend leaves a part of the
+/// window out.
 void NcclExchange::add_up(cuda::CudaStream& stream, const Redistribution& m, Interval mine) {
     const Interval own = intersect(m.sources[index(rank_)], mine);
-    if (!own.empty())  // kept first: `to` may be the same memory
-        backend_.copy(stream, incoming(rank_), addends(m, rank_, own.begin), bytes_of(own, DType::f32));
-    float* to = static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin);
-    backend_.zero(stream, to, bytes_of(mine, DType::f32));
+    float* const to = static_cast<float*>(m.to) + (mine.begin - m.owners[index(rank_)].begin);
+    const float* kept = own.empty() ? nullptr : addends(m, rank_, own.begin);
+    if (!own.empty() && overlap(floats(kept, own), floats(to, mine))) {
+        backend_.copy(stream, incoming(rank_), kept, bytes_of(own, DType::f32));
+        kept = incoming(rank_);
+    }
+    bool begun = false;
     for (int r = 0; r < size_; ++r) {
         const Interval part = intersect(m.sources[index(r)], mine);
         if (part.empty()) continue;
-        const float* addend = incoming(r);
-        if (r != rank_ && m.wire != DType::f32) {
-            backend_.cast(stream, {staging_.widened(), DType::f32, 1, part.size()}, {incoming(r), m.wire, 1, part.size()});
-            addend = staging_.widened();
-        }
-        backend_.add(stream, {to + (part.begin - mine.begin), DType::f32, 1, part.size()}, addend);
+        const bool writes_all = !begun && part == mine;
+        if (!begun && !writes_all) backend_.zero(stream, to, bytes_of(mine, DType::f32));
+        begun = true;
+        const Tensor addend = r == rank_ ? Tensor{const_cast<float*>(kept), DType::f32, 1, part.size()}  // which add() reads only
+                                         : Tensor{incoming(r), m.wire, 1, part.size()};
+        backend_.add(stream, {to + (part.begin - mine.begin), DType::f32, 1, part.size()}, addend, !writes_all);
     }
+    if (!begun) backend_.zero(stream, to, bytes_of(mine, DType::f32));
 }
 
 }  // namespace sherd::detail

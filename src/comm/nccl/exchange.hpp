@@ -15,19 +15,18 @@ ncclDataType_t nccl_type(DType type);
 /// Device memory of sums, for all communicators of a rank: their collectives follow one another on one stream.
 class NcclStaging {
   public:
-    static constexpr std::int64_t elements = 4 << 20;  ///< over all ranks
-    static constexpr std::uint64_t bytes = elements * (sizeof(float) + sizeof(std::uint16_t)) + elements / 2 * sizeof(float);
-
-    explicit NcclStaging(cuda::CudaBackend& backend) : backend_(backend) {}
+    /// elements: over all ranks, of which there are two or more; each needs 64.
+    explicit NcclStaging(cuda::CudaBackend& backend, std::int64_t elements = 8 << 20) : backend_(backend), elements_(elements) {}
+    std::int64_t elements() const noexcept { return elements_; }
+    std::uint64_t bytes() const noexcept { return static_cast<std::uint64_t>(elements_) * (sizeof(float) + sizeof(std::uint16_t)); }
     /// Allocates where that has not been done. Throws DeviceError.
     void allocate();
     float* incoming() const noexcept { return memory_.as<float>(); }
-    /// Of one rank, of two at least.
-    float* widened() const noexcept { return incoming() + elements; }
-    std::uint16_t* outgoing() const noexcept { return reinterpret_cast<std::uint16_t*>(widened() + elements / 2); }
+    std::uint16_t* outgoing() const noexcept { return reinterpret_cast<std::uint16_t*>(incoming() + elements_); }
 
   private:
     cuda::CudaBackend& backend_;
+    std::int64_t elements_;
     DeviceMemory memory_;
 };
 

@@ -62,7 +62,7 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
     int size() const noexcept override { return host_->size(); }
     std::vector<std::string> exchange(std::string_view mine) override { return host_->exchange(mine); }
     std::uint64_t staging_bytes() const noexcept override { return 0; }
-    std::uint64_t device_staging_bytes() const noexcept override { return NcclStaging::bytes; }
+    std::uint64_t device_staging_bytes() const noexcept override { return staging_->bytes(); }
     Traffic traffic() const noexcept override { return counters_->read(); }
 
     std::unique_ptr<Communicator> split(int color) override {
