@@ -52,7 +52,9 @@ MovementKind classify(const Redistribution& m) {
     if (m.wire != DType::f32 || !all_are(m.sources, whole)) return MovementKind::exchange;
     if (all_are(m.owners, whole)) return MovementKind::all_reduce;
     if (equal_parts(m.owners, whole.end)) return MovementKind::reduce_scatter;
-    return disjoint(m.owners, false, whole.end) ? MovementKind::reduces : MovementKind::exchange;
+    // what nobody holds is 0, which only an exchange writes
+    const bool held = end_of(m.owners) <= whole.end;
+    return held && disjoint(m.owners, false, whole.end) ? MovementKind::reduces : MovementKind::exchange;
 }
 
 }  // namespace sherd::detail

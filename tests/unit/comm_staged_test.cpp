@@ -97,5 +97,10 @@ TEST(MovementKinds, OverlappingOwnersAreNoReductions) {
     EXPECT_EQ(detail::classify(m), detail::MovementKind::exchange);
 }
 
+TEST(MovementKinds, WhatNobodyHoldsIsNoReduction) {
+    const Redistribution m{Redistribution::Mode::sum, DType::f32, DType::f32, nullptr, nullptr, whole(2, 4), {{0, 2}, {2, 8}}};
+    EXPECT_EQ(detail::classify(m), detail::MovementKind::exchange);
+}
+
 }  // namespace
 }  // namespace sherd::tests
