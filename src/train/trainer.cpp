@@ -271,6 +271,8 @@ bool Trainer::checkpoint_due() const {
 
 void Trainer::checkpoint() {
     const Timing::Scope scope(timing_, Phase::checkpoint);
+    // a rank that owns nothing would wait for the others' agreement without looking after its collectives
+    engine_.backend().synchronize(*engine_.communication);
     const CheckpointReport report = write_checkpoint(context_, progress_, *engine_.state, host_);
     saved_step_ = progress_.step;
     saved_at_ = Clock::now();

@@ -31,6 +31,12 @@ class Fixtures(DeviceCase):
         for i, strategy in enumerate(STRATEGIES):
             self.trains("qwen3", strategy, (3, 4, 1, 2, 4, 4)[i], ORDERS[i % 3])
 
+    def test_shares_may_be_uneven_and_empty(self):
+        """Who owns nothing has nothing to wait for, and takes part in the others' collectives all the same."""
+        with emulated():
+            steps = self.train("llama2", support.FIXTURES / "llama2" / "hf", ranks=4, strategy="shard_grad_op", sharding__shares="3,1,0,2", **DEVICE)
+        self.assert_trains_as_pytorch("llama2", steps)
+
     def test_evaluation_and_checkpoints_from_the_device(self):
         name = "qwen3"
         with emulated():
