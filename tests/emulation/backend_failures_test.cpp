@@ -55,7 +55,7 @@ void compute(Backend& backend) {
     (void)backend.available_memory_bytes();
 }
 
-/// Both ranks' errors as one: what fails on one leaves the other waiting, and either may be the first to say so.
+/// Both ranks' errors as one. What fails on one leaves the other waiting, which hears of it as of a process that has ended.
 void all_errors_of_ranks(const std::function<void(int rank, const std::shared_ptr<ThreadHub>&)>& body) {
     std::array<std::string, 2> texts;
     as_ranks(2, [&](int rank, const auto& hub) {
@@ -64,6 +64,7 @@ void all_errors_of_ranks(const std::function<void(int rank, const std::shared_pt
         } catch (const Error& error) {
             EXPECT_EQ(error.exit_code(), ExitCode::device) << error.what();
             texts[static_cast<std::size_t>(rank)] = error.what();
+            emu::break_communicators();
         }
     });
     if (texts[0] + texts[1] != "") throw DeviceError(texts[0] + " / " + texts[1]);
@@ -130,7 +131,7 @@ TEST_F(Failures, BetweenRanksAreNamed) {
             DeviceMemory data;
             ThreadCommunicator host(hub, rank);
             collectively(host, [&] { backend = make_cuda_backend({.index = rank, .memory_limit = 0, .tf32 = false}); });
-            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, {20, 0.3}});
+            const auto world = make_nccl_communicator(std::make_unique<ThreadCommunicator>(hub, rank), *backend, {0, 1}, {{}, {20, 60}});
             collectively(host, [&] {
                 stream = backend->make_stream("communication");
                 data = DeviceMemory(*backend, 1024, "data");

@@ -162,17 +162,17 @@ class NcclCommunicator final : public Communicator, private cuda::WaitWatcher {
         const auto running = progress_.oldest();
         nccl_->check(running ? text_of(running->tag) : "a collective");
         if (!running) return;
+        if (running->seconds > options_.limits.hang_report_s && !std::exchange(reported_, true))
+            log::warning_of_any_rank(
+                fmt::format("NCCL: {} among {} ranks has run for {:.0f} s on rank {} (host {}); another rank is late or gone",
+                            text_of(running->tag), size(), running->seconds, process_rank(), host_name()));
+        if (running->seconds < options_.limits.hang_report_s) reported_ = false;
         if (running->seconds > options_.limits.timeout_s) {
             nccl_->abort_and_throw(fmt::format(
                 "NCCL: {} among {} ranks has run for {:.0f} s on rank {} (host {}) and is not done: another rank is late or gone; "
                 "communication.timeout_s waits longer",
                 text_of(running->tag), size(), running->seconds, process_rank(), host_name()));
         }
-        if (running->seconds > options_.limits.hang_report_s && !std::exchange(reported_, true))
-            log::warning_of_any_rank(
-                fmt::format("NCCL: {} among {} ranks has run for {:.0f} s on rank {} (host {}); another rank is late or gone",
-                            text_of(running->tag), size(), running->seconds, process_rank(), host_name()));
-        if (running->seconds < options_.limits.hang_report_s) reported_ = false;
     }
     void abandon() noexcept override { nccl_->abort("a stream was left by an error"); }
 

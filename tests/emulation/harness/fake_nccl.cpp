@@ -6,6 +6,7 @@
 #include "execution.hpp"
 #include "fake_nccl_wire.hpp"
 #include "fake_state.hpp"
+#include "injection.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -137,6 +138,11 @@ bool is_blocking(const ncclConfig_t* config) {
 }
 
 }  // namespace
+
+void emu::break_communicators() {
+    const std::lock_guard lock(live_mutex);
+    for (const ncclComm_t comm : live) comm->wire->broken = true;
+}
 
 #define EMU_NCCL_CALL() \
     if (emu::call_fails(__func__)) return ncclSystemError

@@ -26,6 +26,9 @@ void fail_call(const std::string& name, int n);
 std::map<std::string, long> calls();
 void forget_calls();
 
+/// A rank of the process has died: every NCCL communicator that lives hears that the other end of a connection is closed.
+void break_communicators();
+
 /// While one lives, its thread stands in a host function of a stream, which must not call CUDA.
 class InHostFunction {
   public:
