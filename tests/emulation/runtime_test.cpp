@@ -58,6 +58,7 @@ class Runtime : public testing::TestWithParam<std::pair<emu::Order, unsigned>> {
         emu::device_options.order = GetParam().first;
         emu::device_options.seed = GetParam().second;
         emu::device_options.default_stream = false;
+        emu::device_options.alone_seconds = 0;
         emu::reset_devices();
     }
 };
@@ -165,6 +166,17 @@ TEST_P(Runtime, PollingMakesProgress) {
     EXPECT_LT(polls, 100);
     while (cudaEventQuery(r.ready) == cudaErrorNotReady && polls < 200) ++polls;
     EXPECT_LT(polls, 200);
+}
+
+TEST_P(Runtime, WorkGoesOnWhileTheHostIsAway) {
+    emu::device_options.alone_seconds = 0.05;
+    Rank r;
+    std::atomic<bool> done = false;
+    cudaLaunchHostFunc(
+        r.compute, [](void* to) { static_cast<std::atomic<bool>*>(to)->store(true); }, &done);
+    EXPECT_FALSE(done);
+    for (int i = 0; i < 3000 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));  // as one waits for other ranks
+    EXPECT_TRUE(done);
 }
 
 TEST_P(Runtime, HostFunctionsRunInOrderAndMustNotCallCuda) {

@@ -1,9 +1,9 @@
 #pragma once
 /// Stand-in for libcudart, linked in its place: what tests may set and ask. fake_cudart.cpp and its neighbours define the functions.
 ///
-/// Work put on a stream runs only when the host waits for it or asks for it, in an order that respects streams and events but is otherwise
-/// hostile. Independent of that order, every access to device memory is checked: two accesses of which one writes must be ordered by
-/// stream, event or host wait, else emu::Fault names both.
+/// Work put on a stream runs only when the host waits for it or asks for it (in whole programs also when it has asked nothing for
+/// a second), in an order that respects streams and events but is otherwise hostile. Independent of that order, every access to device
+/// memory is checked: two accesses of which one writes must be ordered by stream, event or host wait, else emu::Fault names both.
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime.h>
@@ -16,16 +16,20 @@ namespace emu {
 enum class Order { as_submitted, last_stream_first, random };
 
 /// Each can be given from outside, for whole programs: EMU_ORDER, EMU_SEED, EMU_MEMORY_BYTES, EMU_HANG_SECONDS, EMU_DEVICES, EMU_CAPABILITY
-/// (90), EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER; enumerators by name, booleans as 0 or 1; numbers also by rank (of_own_rank).
+/// (90), EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER, EMU_ALONE_SECONDS; enumerators by name, booleans as 0 or 1; numbers also by
+/// rank (of_own_rank).
 struct DeviceOptions {
     Order order = Order::last_stream_first;
     unsigned seed = 1;
     std::size_t memory_bytes = std::size_t{1} << 32;  ///< of each device; cudaMalloc fails beyond
     double hang_seconds = 10.0;                       ///< a wait without progress is a Fault that lists what each stream waits for
-    int devices = 8;                                  ///< of the machine; CUDA_VISIBLE_DEVICES chooses among them. 0: cudaErrorNoDevice
-    int capability = 90;                              ///< 10 * major + minor
-    int driver = 13000;                               ///< 0: a machine without one
-    int cudnn = 91900;                                ///< version of cuDNN that is loaded
+    /// Where the host has asked nothing for so long, because it waits for other ranks elsewhere, work goes on by itself: those ranks may
+    /// wait for that work. 0: never. 1 where the environment does not say.
+    double alone_seconds = 0;
+    int devices = 8;              ///< of the machine; CUDA_VISIBLE_DEVICES chooses among them. 0: cudaErrorNoDevice
+    int capability = 90;          ///< 10 * major + minor
+    int driver = 13000;           ///< 0: a machine without one
+    int cudnn = 91900;            ///< version of cuDNN that is loaded
     bool guard_memory = true;     ///< the host cannot touch device memory; costs time in proportion to the memory in use
     bool check_order = true;      ///< off only to show what the order of execution alone finds
     bool default_stream = false;  ///< work on stream nullptr runs at once, unchecked; else it is a Fault

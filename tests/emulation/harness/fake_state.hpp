@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <utility>
 
 namespace emu {
@@ -79,6 +80,8 @@ struct Devices {
     std::map<unsigned, std::size_t> used;
     std::map<unsigned, std::chrono::steady_clock::time_point> moved;  // by device: when something last did, of those who ask
     std::mt19937 random;
+    std::chrono::steady_clock::time_point asked;  // when the host last did
+    std::jthread alone;                           // last: it is joined before the rest goes
 };
 Devices& devices();
 

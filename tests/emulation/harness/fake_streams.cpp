@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <thread>
 
 namespace emu {
@@ -31,6 +32,8 @@ DeviceOptions options_from_environment() {
     from_environment("EMU_CUDNN", o.cudnn);
     from_environment("EMU_GUARD", o.guard_memory);
     from_environment("EMU_CHECK_ORDER", o.check_order);
+    o.alone_seconds = 1;
+    from_environment("EMU_ALONE_SECONDS", o.alone_seconds);
     return o;
 }
 
@@ -93,6 +96,8 @@ void enqueue(cudaStream_t stream, std::string name, const std::vector<Range>& ra
     enqueue(stream, std::move(name), ranges, std::move(step), on_host, true);
 }
 
+static void go_on_alone(const std::stop_token& over);
+
 void enqueue(cudaStream_t stream, std::string name, const std::vector<Range>& ranges, std::function<bool()> step, bool on_host,
              bool does_work) {
     Devices& d = devices();
@@ -110,6 +115,8 @@ void enqueue(cudaStream_t stream, std::string name, const std::vector<Range>& ra
     const auto clock = std::make_shared<const Clock>(stream->clock);
     for (const Range& r : ranges) check_access(stream->id, clock, name, r);
     stream->queue.push_back({std::move(name), std::move(step), ++d.submitted, on_host, clock});
+    d.asked = std::chrono::steady_clock::now();
+    if (device_options.alone_seconds > 0 && !d.alone.joinable()) d.alone = std::jthread(go_on_alone);
 }
 
 namespace {
@@ -200,6 +207,19 @@ void submit_kernel(cudaStream_t stream, std::string name, const Access* accesses
 }
 [[maybe_unused]] const bool installed = (submit = submit_kernel, true);
 
+/// One operation of any device, where the host is away.
+bool advance_alone() {
+    if (device_options.alone_seconds <= 0) return false;
+    Devices& d = devices();
+    const std::lock_guard lock(d.mutex);
+    if (std::chrono::steady_clock::now() - d.asked < std::chrono::duration<double>(device_options.alone_seconds)) return false;
+    d.moved.clear();
+    const OpenMemory open;
+    std::set<unsigned> all;
+    for (const auto& s : d.streams) all.insert(s->device);
+    return std::ranges::any_of(all, advance);
+}
+
 std::string what_hangs(unsigned device) {
     std::string all;
     for (const auto& s : devices().streams)
@@ -209,6 +229,12 @@ std::string what_hangs(unsigned device) {
 }
 
 }  // namespace
+
+/// A Fault ends the process here.
+static void go_on_alone(const std::stop_token& over) {
+    while (!over.stop_requested())
+        if (!advance_alone()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
 
 void wait_until(unsigned device, const std::function<bool()>& done) {
     Devices& d = devices();
@@ -221,6 +247,7 @@ void wait_until(unsigned device, const std::function<bool()>& done) {
             const OpenMemory open;
             bool moved = false;
             while (!done() && advance(device)) moved = true;
+            d.asked = std::chrono::steady_clock::now();
             if (done()) return;
             running = std::ranges::any_of(d.streams, [](const auto& s) { return s->running; });
             if (moved || running) last = std::chrono::steady_clock::now();
@@ -236,7 +263,7 @@ void pass_time(unsigned device) {
     Devices& d = devices();
     const std::lock_guard lock(d.mutex);
     const OpenMemory open;
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = d.asked = std::chrono::steady_clock::now();
     auto& last = d.moved.try_emplace(device, now).first->second;
     const auto busy = [device](const auto& s) { return s->device == device && !s->queue.empty() && !s->running; };
     if (advance(device) || std::ranges::none_of(d.streams, busy)) {
