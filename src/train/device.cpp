@@ -75,6 +75,11 @@ AttentionBy attention_by(const Settings& settings) {
     return settings.device.attention == "cudnn" ? AttentionBy::cudnn : AttentionBy::any;
 }
 
+/// "machine/bus id" of a claim.
+std::string card_of(const std::string& claim) {
+    return claim.substr(0, claim.rfind('/'));
+}
+
 void refuse_shared_gpus(const ChosenDevice& device, const Settings& settings, const Topology& topology) {
     const auto pair = first_duplicate(device.claims);
     if (!pair || settings.communication.backend == "mpi") return;
@@ -84,7 +89,7 @@ void refuse_shared_gpus(const ChosenDevice& device, const Settings& settings, co
         ExitCode::environment,
         fmt::format("ranks {} and {} (host {}) would share the GPU at {}; start as many ranks a node as it has GPUs, show each "
                     "rank its own, or say communication.backend = mpi, which lets ranks share one",
-                    pair->first, pair->second, host, claim.substr(claim.find('/') + 1)));
+                    pair->first, pair->second, host, card_of(claim).substr(claim.find('/') + 1)));
 }
 
 }  // namespace
@@ -95,6 +100,11 @@ std::vector<int> ChosenDevice::sharing(int rank) const {
     for (int r = 0; r < static_cast<int>(claims.size()); ++r)
         if (r == rank || (!mine.empty() && claims[static_cast<std::size_t>(r)] == mine)) ranks.push_back(r);
     return ranks;
+}
+
+bool ChosenDevice::first_of_card(int rank) const {
+    const std::string mine = card_of(claims[static_cast<std::size_t>(rank)]);
+    return std::none_of(claims.begin(), claims.begin() + rank, [&](const std::string& claim) { return card_of(claim) == mine; });
 }
 
 ChosenDevice choose_device(const Settings& settings, const Session& session, Communicator& host) {
@@ -110,7 +120,7 @@ ChosenDevice choose_device(const Settings& settings, const Session& session, Com
     }
     ChosenDevice device;
     device.gpu = gpus.list[static_cast<std::size_t>(choose_gpu(static_cast<int>(gpus.list.size()), topology.local_rank))];
-    device.claims = host.exchange(machine_id() + "/" + device.gpu->bus_id);
+    device.claims = host.exchange(fmt::format("{}/{}/{}", machine_id(), device.gpu->bus_id, device.gpu->uuid));
     refuse_shared_gpus(device, settings, topology);
     collectively(host, [&] {
         device.backend =

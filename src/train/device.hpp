@@ -15,9 +15,11 @@ namespace sherd {
 struct ChosenDevice {
     std::unique_ptr<Backend> backend;
     std::optional<Gpu> gpu;           ///< nothing: the CPU
-    std::vector<std::string> claims;  ///< by rank: "machine/bus id" of its GPU; empty on CPUs
+    std::vector<std::string> claims;  ///< by rank: "machine/bus id/uuid" of its GPU; empty on CPUs
     /// Ranks that share the device of `rank`, itself included.
     std::vector<int> sharing(int rank) const;
+    /// Whether no lower rank computes on the card of `rank`. MIG makes several devices of one card, which have its bus id and its health.
+    bool first_of_card(int rank) const;
 };
 
 /// Collective: all ranks compute on GPUs, or all on CPUs. Throws AgreedError: device.kind = cuda without a GPU, a GPU on some ranks only,

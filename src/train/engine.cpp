@@ -207,7 +207,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
         compute = backend.make_stream(compute_name);
         communication = backend.make_stream(communication_name);
         if (device.gpu) copy = backend.make_stream(copy_name);
-        if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
+        if (device.gpu && device.first_of_card(host.rank())) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
     // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks
     allocating(host, all, [&] {

@@ -29,7 +29,7 @@ struct Engine {
     std::string banner(const Settings& settings, const Session& session, const Inputs& inputs) const;
 
     ChosenDevice device;
-    std::unique_ptr<GpuMonitor> monitor;  ///< of this rank's GPU; nullptr on CPUs
+    std::unique_ptr<GpuMonitor> monitor;  ///< of this rank's GPU, at the lowest rank of its card; else nullptr
     std::unique_ptr<Communicator> world;
     DType type = DType::f32;
     std::string type_reason;

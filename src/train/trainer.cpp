@@ -58,6 +58,24 @@ StepWork Trainer::take_next() {
 }
 
 ExitCode Trainer::run() {
+    try {
+        return all_steps();
+    } catch (const AgreedError&) {
+        finish_collectives();
+        throw;
+    }
+}
+
+/// All ranks are at the same point, so that what they have enqueued ends: refreshed weights may be under way. A rank that left its part out
+/// would keep the others waiting.
+void Trainer::finish_collectives() noexcept {
+    try {
+        engine_.backend().synchronize(*engine_.communication);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the error that ends the run came first
+    }
+}
+
+ExitCode Trainer::all_steps() {
     collectively(world_, [&] {
         if (world_.rank() == 0) metrics_.set_aside_after(progress_.step > 0 ? progress_.step : -1);
     });
@@ -183,19 +201,15 @@ void Trainer::add_health(StepVote& vote) {
     const GpuHealth health = engine_.monitor->read();
     vote.temperature_c = health.temperature_c;
     vote.power_w = health.power_w;
-    const std::string throttling = health.throttling.value_or("");
-    if (health.throttling) vote.throttled = throttling.empty() ? 0 : 1;
+    if (health.throttling) vote.throttled = health.throttling->empty() ? 0 : 1;
     vote.ecc_errors = static_cast<double>(health.ecc_errors);
-    std::string ails;
-    if (!throttling.empty() && throttling != "power") ails = "is held down by " + throttling;  // at its power limit it is at work
-    if (health.ecc_errors > 0) ails += fmt::format("{}has {} uncorrected memory error(s)", ails.empty() ? "" : " and ", health.ecc_errors);
-    if (ails.empty() || std::exchange(device_warned_, true)) return;
-    log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) {}", world_.rank(), host_name(), ails));
+    const std::string ails = ailments_.news(health);
+    if (!ails.empty()) log::warning_of_any_rank(fmt::format("the GPU of rank {} (host {}) {}", world_.rank(), host_name(), ails));
 }
 
 /// Memory as planned and as the driver shows it, and how the GPUs fare, where the ranks looked in this step.
 void Trainer::report_device(const StepVote& vote) {
-    if (!engine_.monitor || !std::exchange(health_due_, vote.health_due > 0)) return;
+    if (!engine_.device.gpu || !std::exchange(health_due_, vote.health_due > 0)) return;
     JsonLine line("device");
     line.add("step", progress_.step)
         .add("memory_bytes", static_cast<std::int64_t>(vote.memory_bytes))

@@ -1,5 +1,6 @@
 #pragma once
 /// The step loop.
+#include "train/ailments.hpp"
 #include "train/decision.hpp"
 #include "train/engine.hpp"
 #include "train/metrics.hpp"
@@ -36,6 +37,8 @@ class Trainer {
   private:
     using Clock = std::chrono::steady_clock;
 
+    ExitCode all_steps();
+    void finish_collectives() noexcept;
     void prepare_next();
     StepWork take_next();
     void forward_backward(const StepWork& work);
@@ -77,7 +80,7 @@ class Trainer {
     std::int64_t validated_step_ = -1, saved_step_ = -1;
     Clock::time_point health_read_;  ///< of GPUs
     bool health_due_ = true;         ///< in this step, on all ranks
-    bool device_warned_ = false;
+    GpuAilments ailments_;
     double step_seconds_ = 0, checkpoint_seconds_ = 0, validation_seconds_ = 0;  ///< of the last of each
     std::optional<double> job_end_;                                              ///< seconds since the epoch
     Clock::time_point saved_at_ = Clock::now();

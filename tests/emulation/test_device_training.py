@@ -1,7 +1,9 @@
 """Whole training runs through the CUDA backend's host code, kernels and all, against float64 PyTorch: every strategy, one to four ranks, streams in
 several orders. The GPU is the stand-in of tests/emulation/harness."""
+import concurrent.futures
 import json
 import os
+import time
 import unittest
 from unittest import mock
 
@@ -10,7 +12,7 @@ from device_case import DEVICE, DeviceCase, emulated, support
 from training_case import TrainingCase
 
 STRATEGIES = ("no_shard", "shard_opt", "shard_grad_op", "full_shard", "hybrid_shard", "hierarchical_shard")
-ORDERS = ("as_submitted", "last_stream_first", "random")
+ORDERS = ("as_submitted", "first_stream_first", "last_stream_first", "random")
 
 
 class Fixtures(DeviceCase):
@@ -29,13 +31,28 @@ class Fixtures(DeviceCase):
 
     def test_qwen3_with_every_strategy(self):
         for i, strategy in enumerate(STRATEGIES):
-            self.trains("qwen3", strategy, (3, 4, 1, 2, 4, 4)[i], ORDERS[i % 3])
+            self.trains("qwen3", strategy, (3, 4, 1, 2, 4, 4)[i], ORDERS[i % 4])
 
     def test_shares_may_be_uneven_and_empty(self):
         """Who owns nothing has nothing to wait for, and takes part in the others' collectives all the same."""
         with emulated():
             steps = self.train("llama2", support.FIXTURES / "llama2" / "hf", ranks=4, strategy="shard_grad_op", sharding__shares="3,1,0,2", **DEVICE)
         self.assert_trains_as_pytorch("llama2", steps)
+
+    def test_an_error_of_all_ranks_leaves_none_waiting_for_weights_under_way(self):
+        """Rank 0 cannot write its metrics, where rank 1 has begun to take part in the refresh of weights and rank 0 has not."""
+        name = "llama2"
+        metrics = self.dir / "run" / "metrics.jsonl"
+        with emulated(devices=1, order="first_stream_first", alone_seconds="0,0.00001"):
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                job = pool.submit(self.train, name, support.FIXTURES / name / "hf", ranks=2, strategy="shard_grad_op", steps=1_000_000,
+                                  communication__backend="mpi", communication__timeout_s=40, **DEVICE)
+                while not job.done() and not (metrics.exists() and '"step":3' in metrics.read_text()):
+                    time.sleep(0.01)
+                (self.dir / "link").symlink_to(self.dir / "nowhere" / "metrics.jsonl")
+                os.replace(self.dir / "link", metrics)
+                with self.assertRaisesRegex(AssertionError, r"(?s)exit 4, .*metrics.jsonl: No such file"):
+                    job.result(25)
 
     def test_evaluation_and_checkpoints_from_the_device(self):
         name = "qwen3"
@@ -175,6 +192,19 @@ class Machines(DeviceCase):
         self.assertEqual(line["planned_bytes"], start["planned_bytes"])
         self.assertLess(abs(line["memory_bytes"] - line["planned_bytes"]), 0.03 * line["planned_bytes"])
         self.assertRegex(self.said.stderr, r"the GPU of rank 1 \(host \S+\) has 1 uncorrected memory error\(s\)")
+
+    def test_a_gpu_that_ranks_share_is_counted_once(self):
+        with emulated(devices=1):
+            self.trains(communication__backend="mpi", **DEVICE)
+        line, _ = self.device_line()
+        self.assertEqual((line["power_w"], line["ecc_errors"]), (512.3, 1))
+
+    def test_parts_that_mig_makes_of_one_card_are_devices_of_their_own(self):
+        with emulated(mig=1):
+            self.trains(**DEVICE)
+        line, lines = self.device_line()
+        self.assertEqual((line["power_w"], line["ecc_errors"]), (512.3, 1), "the card's")
+        self.assertLess(abs(line["memory_bytes"] - line["planned_bytes"]), 0.03 * line["planned_bytes"], "of one part")
 
     def test_a_gpu_that_is_held_down_is_told(self):
         with emulated(nvml_throttle="0x40"):

@@ -21,7 +21,8 @@ bool built_with_cuda() noexcept;
 struct Gpu {
     int index = 0;             ///< CUDA's, among the visible ones
     std::string name;          ///< "NVIDIA H200"
-    std::string bus_id;        ///< "0000:65:00.0", unique on a machine
+    std::string bus_id;        ///< "0000:65:00.0", unique on a machine, but for devices that MIG makes of one card
+    std::string uuid;          ///< 32 hexadecimal digits
     int major = 0, minor = 0;  ///< compute capability
     std::uint64_t memory_bytes = 0;
     int clock_mhz = 0, memory_clock_mhz = 0;  ///< highest
@@ -45,7 +46,7 @@ int choose_gpu(int visible, int local_rank) noexcept;
 /// Identity of this machine whatever its containers are called: the kernel's boot id, or the host name.
 std::string machine_id();
 
-/// The lowest two ranks whose claims ("machine/bus id", empty: no GPU) are equal; nothing where all differ.
+/// The lowest two ranks whose claims ("machine/bus id/uuid", empty: no GPU) are equal; nothing where all differ.
 std::optional<std::pair<int, int>> first_duplicate(const std::vector<std::string>& claims_by_rank);
 
 /// Which of these architectures ("75 80 90"; "90a" is for that one alone) a GPU of that compute capability runs code of: machine code of

@@ -44,6 +44,7 @@ Gpu describe(int index, const std::string& driver) {
     gpu.index = index;
     gpu.name = properties.name;
     gpu.bus_id = bus_id.data();
+    for (const char byte : properties.uuid.bytes) gpu.uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
     gpu.major = properties.major;
     gpu.minor = properties.minor;
     gpu.memory_bytes = properties.totalGlobalMem;

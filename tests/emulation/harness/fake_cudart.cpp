@@ -116,7 +116,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int n) {
     EMU_CUDA_CALL(cudaErrorUnknown);
     const auto all = visible();
     if (n < 0 || n >= static_cast<int>(all.size())) return result(cudaErrorInvalidDevice);
-    std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0", 16 * (all[static_cast<std::size_t>(n)] + 1));
+    std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0",
+                  16 * ((device_options.mig ? 0 : all[static_cast<std::size_t>(n)]) + 1));
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int n) {
@@ -125,6 +126,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int n) {
     if (n < 0 || n >= static_cast<int>(all.size())) return result(cudaErrorInvalidDevice);
     std::memset(static_cast<void*>(p), 0, sizeof *p);
     std::snprintf(p->name, sizeof p->name, "Emulated GPU");
+    p->uuid.bytes[0] = static_cast<char>(all[static_cast<std::size_t>(n)] + 1);
     p->totalGlobalMem = device_options.memory_bytes;
     p->major = device_options.capability / 10;
     p->minor = device_options.capability % 10;

@@ -13,11 +13,12 @@
 
 namespace emu {
 
-enum class Order { as_submitted, last_stream_first, random };
+/// first_stream_first is a slow network: communication moves only where compute, whose stream is the first, has to wait for it.
+enum class Order { as_submitted, last_stream_first, random, first_stream_first };
 
 /// Each can be given from outside, for whole programs: EMU_ORDER, EMU_SEED, EMU_MEMORY_BYTES, EMU_HANG_SECONDS, EMU_DEVICES, EMU_CAPABILITY
-/// (90), EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER, EMU_ALONE_SECONDS; enumerators by name, booleans as 0 or 1; numbers also by
-/// rank (of_own_rank).
+/// (90), EMU_MIG, EMU_DRIVER, EMU_CUDNN, EMU_GUARD, EMU_CHECK_ORDER, EMU_ALONE_SECONDS; enumerators by name, booleans as 0 or 1; numbers
+/// also by rank (of_own_rank).
 struct DeviceOptions {
     Order order = Order::last_stream_first;
     unsigned seed = 1;
@@ -28,6 +29,7 @@ struct DeviceOptions {
     double alone_seconds = 0;
     int devices = 8;              ///< of the machine; CUDA_VISIBLE_DEVICES chooses among them. 0: cudaErrorNoDevice
     int capability = 90;          ///< 10 * major + minor
+    bool mig = false;             ///< devices are parts of one card: they share its bus id, and have a uuid each
     int driver = 13000;           ///< 0: a machine without one
     int cudnn = 91900;            ///< version of cuDNN that is loaded
     bool guard_memory = true;     ///< the host cannot touch device memory; costs time in proportion to the memory in use

@@ -128,19 +128,23 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
 
 static cudaError_t free_now(void* p, const char* name) {
     if (p == nullptr) return cudaSuccess;
-    for (auto& s : devices().streams)  // as cudaFree does
-        if (s->device == current_device()) wait_until(s->device, [&s] { return s->idle(); });
     const std::lock_guard lock(devices().mutex);
-    for (auto& s : devices().streams)
-        if (s->device == current_device()) join(devices().host, s->clock);
     free_in_order(p, 0, devices().host, name);
     release(static_cast<char*>(p));
     return cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
     EMU_CUDA_CALL(cudaErrorUnknown);
+    for (auto& s : devices().streams)  // it waits for the device
+        if (s->device == current_device()) wait_until(s->device, [&s] { return s->idle(); });
+    {
+        const std::lock_guard lock(devices().mutex);
+        for (auto& s : devices().streams)
+            if (s->device == current_device()) join(devices().host, s->clock);
+    }
     return free_now(p, "cudaFree");
 }
+/// Nobody promises that it waits.
 cudaError_t cudaFreeHost(void* p) {
     EMU_CUDA_CALL(cudaErrorUnknown);
     return free_now(p, "cudaFreeHost");

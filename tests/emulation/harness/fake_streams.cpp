@@ -22,12 +22,14 @@ DeviceOptions options_from_environment() {
     if (const char* order = std::getenv("EMU_ORDER")) {
         if (std::strcmp(order, "as_submitted") == 0) o.order = Order::as_submitted;
         if (std::strcmp(order, "random") == 0) o.order = Order::random;
+        if (std::strcmp(order, "first_stream_first") == 0) o.order = Order::first_stream_first;
     }
     from_environment("EMU_SEED", o.seed);
     from_environment("EMU_MEMORY_BYTES", o.memory_bytes);
     from_environment("EMU_HANG_SECONDS", o.hang_seconds);
     from_environment("EMU_DEVICES", o.devices);
     from_environment("EMU_CAPABILITY", o.capability);
+    from_environment("EMU_MIG", o.mig);
     from_environment("EMU_DRIVER", o.driver);
     from_environment("EMU_CUDNN", o.cudnn);
     from_environment("EMU_GUARD", o.guard_memory);
@@ -233,7 +235,8 @@ std::string what_hangs(unsigned device) {
 /// A Fault ends the process here.
 static void go_on_alone(const std::stop_token& over) {
     while (!over.stop_requested())
-        if (!advance_alone()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (!advance_alone())
+            std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(device_options.alone_seconds / 2, 1e-6, 0.02)));
 }
 
 void wait_until(unsigned device, const std::function<bool()>& done) {
