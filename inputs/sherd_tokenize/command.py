@@ -179,38 +179,54 @@ def encoded(source, encoder, processes):
     if processes == 1:
         yield from map(encoder.encode, source)
         return
-    # spawned, not forked: the tokenizer's threads and HDF5 do not survive a fork
-    pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), begin_worker, (encoder.settings,))
-    try:
-        waiting = collections.deque()
-        for chunk in source:
-            with undisturbed():
-                waiting.append(pool.submit(work, chunk))
-            if len(waiting) > 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except concurrent.futures.process.BrokenProcessPool:
-        raise Stop(MACHINE, "a worker process was killed: out of memory? fewer --processes need less") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with noted_signals() as came:
+        # spawned, not forked: the tokenizer's threads and HDF5 do not survive a fork
+        pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), begin_worker, (encoder.settings,))
+        try:
+            waiting = collections.deque()
+            for chunk in source:
+                with masked_signals():
+                    waiting.append(pool.submit(work, chunk))
+                if len(waiting) > 2 * processes:
+                    yield result_of(waiting.popleft(), came)
+            while waiting:
+                yield result_of(waiting.popleft(), came)
+        except concurrent.futures.process.BrokenProcessPool:
+            raise Stop(MACHINE, "a worker process was killed: out of memory? fewer --processes need less") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if came:
+        raise KeyboardInterrupt
+
+
+def result_of(future, came):
+    while not came:
+        if concurrent.futures.wait([future], timeout=0.2).done:
+            return future.result()
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def undisturbed():
-    """Signals wait meanwhile: a worker process that is interrupted while it starts, or whose pool is, leaves a traceback. Workers inherit
-    the mask; this process has threads that are not masked, so here a handler keeps what comes."""
+def noted_signals():
+    """Signals are kept in a list meanwhile: a KeyboardInterrupt amid the pool's own code may leave a lock of it held, for which its end would
+    wait for ever."""
     came = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in STOPPING}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def masked_signals():
+    """Workers inherit the mask: one that is interrupted while it starts leaves a traceback."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if came:
-        raise KeyboardInterrupt
 
 
 STOPPING = {signal.SIGINT, signal.SIGTERM}

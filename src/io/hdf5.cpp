@@ -151,12 +151,14 @@ HdfFile HdfFile::open(const fs::path& path) {
     const HdfLock lock;
     if (H5Fis_hdf5(path.c_str()) <= 0) {
         H5Eclear2(H5E_DEFAULT);
+        check_readable(path);  // it may have been removed meanwhile, as old checkpoints are
         throw InputError("'{}' is no HDF5 file ({} bytes, without HDF5's signature)", path.string(), fs::file_size(path));
     }
     const Hid access = access_list(path);
     handle->file = Hid(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose);
     if (!handle->file.valid()) {
         const std::string reason = hdf_reason();
+        check_readable(path);
         if (reason.find("truncated") != std::string::npos)
             throw InputError("'{}' is truncated: {} bytes are there, fewer than its header promises ({}); copy or make it again",
                              path.string(), fs::file_size(path), reason);
