@@ -104,7 +104,7 @@ class Gpus(RanksCase):
             run = "-".join(visible)
             with self.subTest(visible), emulated(), self.shown(visible):
                 self.trains(run)
-            self.assertEqual(self.metrics(run, "device")[0]["temperature_c"], hottest)
+                self.assertEqual(self.metrics(run, "device")[0]["temperature_c"], hottest)
 
     def test_a_gpu_that_both_ranks_are_shown_is_an_error(self):
         with emulated(), self.shown(("3", "3")):
