@@ -13,7 +13,8 @@ RELEASES = ("cudaFree", "cudaFreeHost", "cudaEventDestroy", "cudaStreamDestroy",
             "cublasLtMatrixLayoutDestroy", "cublasLtMatmulPreferenceDestroy", "ncclCommDestroy", "ncclCommFinalize", "ncclCommAbort")
 # nothing depends on these: words for the banner, and questions that a checked call asks again
 CURIOSITY = ("cudaDriverGetVersion", "cudaStreamQuery", "cudaEventQuery")
-NO_CALLS = ("useful wait",)
+# a wait left out fails nothing; a copy to the host is tried as the call that it is
+NO_CALLS = ("useful wait", "copy to host")
 # calls whose failure is told in other words: out of memory says for what; and NCCL asks for the device on its own behalf
 OTHER_WORDS = {"cudaMalloc": "cannot allocate", "cudaHostAlloc": "cannot pin", "cudaGetDevice": "ncclCommInitRankConfig"}
 # calls of cuDNN's frontend: those that build a plan, and the one that runs it
@@ -34,9 +35,9 @@ class Failures(DeviceCase):
         super().setUp()
         self.tokens = self.write_tokens(NAME, ("train",))
 
-    def counts(self):
+    def counts(self, run="counted", **keys):
         with emulated(calls=self.dir / "calls"):
-            support.run(*self.command("counted"), ranks=2)
+            support.run(*self.command(run, **keys), ranks=2)
         lines = (self.dir / "calls.1").read_text().splitlines()
         return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}
 
@@ -56,6 +57,20 @@ class Failures(DeviceCase):
                     self.assertIn(f"rank {rank}", done.stderr)
                     if name not in ("kernel", *POLLS):  # these speak of what was under way
                         self.assertRegex(done.stderr, f"{name}|{OTHER_WORDS.get(name, name)}")
+
+    def test_collectives_of_other_runs_fail(self):
+        """Calls that the run above does without; over MPI there are none, but more is copied, and by functions of the stream."""
+        covered = self.counts()
+        for run, keys, calls in (("bf16", {"sharding.shares": "3,1", "precision.reduce": "bf16"}, ("ncclRecv", "ncclSend")),
+                                 ("mpi", {"communication.backend": "mpi"}, ("cudaMemcpyAsync", "cudaLaunchHostFunc"))):
+            counts = self.counts(run, **keys)
+            self.assertEqual(set(counts) - set(covered), set(calls) - set(covered))
+            for rank, name in enumerate(calls):
+                n = (counts[name] + 1) // 2 if name in covered else 1
+                with self.subTest(f"{name}, {run}"), emulated(fail=f"{name}:{n}@{rank}"):
+                    done = support.run(*self.command(f"{run}-{name}", **keys), ranks=2, expect=5)
+                    self.assertIn(f"rank {rank}", done.stderr)
+                    self.assertIn(name, done.stderr)
 
     def test_cudnn_fails(self):
         """A plan that is not to be had is own kernels' matter where cuDNN is not demanded; a call that fails is an error."""

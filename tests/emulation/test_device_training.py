@@ -93,9 +93,9 @@ class Fixtures(DeviceCase):
 
 
 class Streams(DeviceCase):
-    def run_of(self, run, ranks=2, steps=2, **variables):
+    def run_of(self, run, ranks=2, steps=2, keys=DEVICE, **variables):
         with emulated(**variables):
-            return self.train("llama_biases", support.FIXTURES / "llama_biases" / "hf", run=run, ranks=ranks, steps=steps, strategy="full_shard", **DEVICE)
+            return self.train("llama_biases", support.FIXTURES / "llama_biases" / "hf", run=run, ranks=ranks, steps=steps, strategy="full_shard", **keys)
 
     def calls(self, run, **more):
         """{function: how often rank 0 called it} of a run."""
@@ -116,6 +116,15 @@ class Streams(DeviceCase):
         self.assertEqual(three["cudaMalloc"], 1, "all of it is one arena")
         self.assertGreater(three["kernel"], 2 * one["kernel"])
         self.assertEqual(one.get("cudaDeviceSynchronize", 0), 0)
+
+    def test_a_step_reads_two_device_values_and_waits_four_times(self):
+        """Loss and squares are copied to the host for the step's one decision. The host waits for its results and where phases end, however
+        many micro-batches there are."""
+        one, three = (self.calls(f"steps-{steps}", steps=steps, keys={**DEVICE, "batch__sequences": 9, "batch__micro_tokens": 32}) for steps in (1, 3))
+        self.assertIn('"micro_steps":3', (self.dir / "steps-3" / "metrics.jsonl").read_text())
+        self.assertEqual(three["copy to host"] - one["copy to host"], 2 * 2)
+        waits = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
+        self.assertLessEqual(sum(three.get(name, 0) - one.get(name, 0) for name in waits), 2 * 4)
 
     def test_every_access_of_a_step_is_in_order(self):
         self.choose("checked")
@@ -238,9 +247,11 @@ class Stories(TrainingCase):
         super().setUpClass()
 
     def test_the_first_steps_of_the_curve(self):
-        with emulated(order="random"):
-            self.train("curve", ranks=2, **self.curve_keys(run__stop_step=2, evaluation__documents=1, sharding__strategy="full_shard", **DEVICE))
-        self.assert_on_curve("curve", last=2)
+        """A step in each order of streams, from checkpoint to checkpoint."""
+        for step, order in enumerate(ORDERS, 1):
+            with emulated(order=order):
+                self.train("curve", ranks=2, **self.curve_keys(run__stop_step=step, evaluation__documents=1, sharding__strategy="full_shard", **DEVICE))
+        self.assert_on_curve("curve", last=len(ORDERS))
 
 
 if __name__ == "__main__":

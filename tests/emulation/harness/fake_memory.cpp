@@ -169,8 +169,16 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
     return cudaSuccess;
 }
 
+/// Counted apart: a step's host reads of device values are few, and known.
+static bool reaches_host(const void* to, const void* from) {
+    const std::lock_guard lock(devices().mutex);
+    const auto on_device = [](const void* p) { return find_memory(p) != nullptr && find_memory(p)->second.on_device; };
+    return on_device(from) && !on_device(to);
+}
+
 static cudaError_t copy_memory(const char* name, void* to, const void* from, size_t bytes, cudaStream_t s) {
     if (bytes == 0) return cudaSuccess;
+    if (reaches_host(to, from) && call_fails("copy to host")) return result(cudaErrorUnknown);
     enqueue(s, name, {{to, bytes, true}, {from, bytes, false}}, [=] { return std::memmove(to, from, bytes), true; });
     return cudaSuccess;
 }
@@ -181,6 +189,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind,
                               cudaStream_t s) {
     EMU_CUDA_CALL(cudaErrorUnknown);
+    if (reaches_host(to, from) && call_fails("copy to host")) return result(cudaErrorUnknown);
     const std::lock_guard lock(devices().mutex);
     std::vector<Range> ranges;
     for (size_t r = 0; r < rows && width > 0; ++r) {

@@ -9,12 +9,15 @@
 #include "injection.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <nccl.h>
 #include <set>
+#include <strings.h>
 #include <thread>
 #include <unistd.h>
 
@@ -117,8 +120,16 @@ ncclResult_t collective(wire::Call call, const void* from, void* to, ncclComm_t 
     return add({comm, stream, wire::name_of(call.kind), std::move(c), std::move(ranges)});
 }
 
+/// NCCL reads its variables when a communicator is made, and makes none where it cannot read one. This one stands for them all.
+bool understands_environment() {
+    const char* const protocol = std::getenv("NCCL_PROTO");
+    constexpr std::array known{"LL", "LL128", "Simple"};
+    return protocol == nullptr || std::ranges::any_of(known, [&](const char* k) { return strcasecmp(k, protocol) == 0; });
+}
+
 ncclResult_t initialize(ncclComm_t* comm, const std::string& name, int ranks, int rank, bool blocking) {
     if (ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+    if (!understands_environment()) return ncclInvalidUsage;
     auto made = std::make_unique<ncclComm>();
     made->wire = std::make_shared<wire::Wire>(name, rank, ranks);
     made->blocking = blocking;

@@ -1,5 +1,6 @@
 /// Stand-in for libnvidia-ml.so.1: a shared library that a test lets the program open in its place. Fixed values, so that a test can tell
-/// them apart; EMU_NVML_FAIL=FUNCTION makes that one fail, EMU_NVML_THROTTLE=N gives the bits of the reasons for low clocks.
+/// them apart, and the temperature tells which GPU was asked; EMU_NVML_FAIL=FUNCTION makes that one fail, EMU_NVML_THROTTLE=N gives the
+/// bits of the reasons for low clocks.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,9 +20,20 @@ struct nvmlUtilization_t {
     if (const char* name = std::getenv("EMU_NVML_FAIL"); name != nullptr && std::strcmp(name, __func__) == 0) \
     return 999  // NVML_ERROR_UNKNOWN
 
-static struct nvmlDevice_st* const the_device = reinterpret_cast<nvmlDevice_t>(0x5e4d);
+/// What nvmlDevice_t points to, of each GPU of the machine.
+static char gpus[8];
+static int index_of(nvmlDevice_t d) {
+    for (int i = 0; i < 8; ++i)
+        if (reinterpret_cast<char*>(d) == gpus + i) return i;
+    return -1;
+}
+static nvmlReturn_t handle_of(unsigned long index, nvmlDevice_t* d) {
+    if (index >= 8) return 6;  // NVML_ERROR_NOT_FOUND
+    *d = reinterpret_cast<nvmlDevice_t>(gpus + index);
+    return 0;
+}
 static nvmlReturn_t known(nvmlDevice_t d) {
-    return d == the_device ? 0 : 2;  // NVML_ERROR_INVALID_ARGUMENT
+    return index_of(d) >= 0 ? 0 : 2;  // NVML_ERROR_INVALID_ARGUMENT
 }
 
 nvmlReturn_t nvmlInit_v2() {
@@ -45,15 +57,14 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* n) {
     *n = 8;
     return 0;
 }
-nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char*, nvmlDevice_t* d) {
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* id, nvmlDevice_t* d) {  // "0000:10:00.0" is the first
     EMU_NVML_CALL();
-    *d = the_device;
-    return 0;
+    const char* const bus = std::strchr(id, ':');
+    return bus != nullptr ? handle_of(std::strtoul(bus + 1, nullptr, 16) / 16 - 1, d) : 2;
 }
-nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned, nvmlDevice_t* d) {
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* d) {
     EMU_NVML_CALL();
-    *d = the_device;
-    return 0;
+    return handle_of(index, d);
 }
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char* text, unsigned length) {
     EMU_NVML_CALL();
@@ -62,7 +73,7 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char* text, unsigned length) {
 }
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, int, unsigned* celsius) {
     EMU_NVML_CALL();
-    *celsius = 61;
+    *celsius = static_cast<unsigned>(60 + index_of(d));
     return known(d);
 }
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned* milliwatts) {

@@ -6,6 +6,7 @@
 /// cuBLASLt or NCCL, or one of
 ///   useful wait            a cudaStreamWaitEvent that orders what was not ordered before: "failing" leaves it out
 ///   kernel                 the launch of a kernel: cudaGetLastError tells
+///   copy to host           a copy from device to host memory, by whichever call
 ///   asynchronous error     an NCCL communicator breaks: ncclCommGetAsyncError tells, what is under way never ends
 #include <map>
 #include <string>
