@@ -188,7 +188,7 @@ class Machines(DeviceCase):
     def device_line(self):
         lines = [json.loads(line) for line in (self.dir / "run" / "metrics.jsonl").read_text().splitlines()]
         found = [line for line in lines if line["event"] == "device"]
-        self.assertEqual(len(found), 1, "with the first step, and then after ten seconds")
+        self.assertEqual(found[0]["step"], 1, "with the first step, and then after ten seconds")
         return found[0], lines
 
     def test_health_of_the_gpus_is_in_the_metrics(self):
