@@ -18,6 +18,8 @@ namespace sherd {
 /// Collective. Capacity of every rank's micro-batches. Throws UsageError (the same on all ranks): a list of another length, a document that
 /// fits no rank.
 std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks);
+/// batch.micro_tokens = auto: tokens, by those of the longest document.
+std::int64_t automatic_micro_tokens(std::int64_t longest) noexcept;
 
 struct MemoryQuestion;
 
@@ -66,6 +68,7 @@ struct Engine {
     std::string memory_lines() const;
 
     TrainingState::Purpose purpose_;
+    bool bf16_everywhere_ = false;  ///< in hardware
 };
 
 /// "sherd 0.1.0 - 4 rank(s) on 2 node(s), Open MPI v4.1.4": said at once, since reading and checking large weights takes a while.

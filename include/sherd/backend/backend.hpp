@@ -182,6 +182,8 @@ class Backend {
                                     Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) = 0;
     /// For up to `rows` rows in documents of up to `longest`.
     virtual std::int64_t attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const = 0;
+    /// What it would be if own kernels alone computed attention.
+    virtual std::int64_t own_attention_scratch(std::int64_t rows, const AttentionShape& shape) const = 0;
 
     /// out = silu(gate) * up.
     virtual void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) = 0;
