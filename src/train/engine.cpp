@@ -181,16 +181,16 @@ void Engine::check_memory(const Settings& settings, const MemoryQuestion& all, s
                                    readable_bytes(available), readable_bytes(device.gpu->memory_bytes), readable_bytes(kept)));
 }
 
-/// Runs what allocates; where memory ends after all, the error tells which keys would free how much.
-template <class Work>
-void Engine::allocating(Communicator& host, const MemoryQuestion& all, Work work) const {
-    collectively(host, [&] {
-        try {
-            work();
-        } catch (const OutOfMemoryError& error) {
-            throw DeviceError("{}. {}", error.what(), savings_text(all));
-        }
-    });
+void Engine::advise(const Settings& settings, const Inputs& inputs, const OutOfMemoryError& error) const {
+    const bool lists_holders = dynamic_cast<const CallOutOfMemoryError*>(&error) == nullptr;
+    std::string text = error.what();
+    try {
+        if (!lists_holders) text += ". " + device.backend->memory_report();
+        text += ". " + savings_text(question(settings, inputs, world->rank()));
+    } catch (const std::exception& other) {
+        text += fmt::format(" (more cannot be told: {})", other.what());  // questions to a library may want memory, too
+    }
+    throw DeviceError("{}", text);
 }
 
 Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose)
@@ -209,9 +209,10 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     }
     all = question(settings, inputs, host.rank());  // now with the communicator's part
     plan_memory(settings, all, host);
+    const auto allocating = [&](const auto& work) { collectively(host, [&] { with_memory_advice(settings, inputs, work); }); };
     Backend& backend = *device.backend;
     const std::int64_t rows = all.micro_tokens;
-    allocating(host, all, [&] {
+    allocating([&] {
         const std::vector<StateClass> own(memory.begin(), memory.end() - 1);  // the last is what was in use before
         backend.reserve(total_bytes(own), fmt::format("all that is planned ({})", largest_first(own)));
         compute = backend.make_stream(compute_name);
@@ -220,11 +221,11 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
         if (device.gpu) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
     // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks
-    allocating(host, all, [&] {
+    allocating([&] {
         state = std::make_unique<TrainingState>(*inputs.layout, backend, *world, *compute, *communication, type, purpose, plan, groups,
                                                 options_of(settings));
     });
-    allocating(host, all, [&] {
+    allocating([&] {
         buffers = std::make_unique<BatchBuffers>(backend, *compute, copies(), rows);
         const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
         decoder = std::make_unique<Decoder>(inputs.config, backend, *compute, *state, type, limits);

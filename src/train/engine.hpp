@@ -54,6 +54,15 @@ struct Engine {
     Stream& copies() const noexcept { return copy ? *copy : *compute; }
     double* loss_sum() const noexcept { return sums.as<double>(); }
     double* squares() const noexcept { return sums.as<double>() + 1; }
+    /// Runs work of this rank's device. Where memory ends in it, the error also says who holds how much here, and which keys would free it.
+    template <class Work>
+    auto with_memory_advice(const Settings& settings, const Inputs& inputs, Work work) const {
+        try {
+            return work();
+        } catch (const OutOfMemoryError& error) {
+            advise(settings, inputs, error);
+        }
+    }
 
   private:
     std::string traffic_lines() const;
@@ -63,8 +72,7 @@ struct Engine {
     MemoryQuestion question(const Settings& settings, const Inputs& inputs, int rank) const;
     void plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host);
     void check_memory(const Settings& settings, const MemoryQuestion& all, std::uint64_t needed) const;
-    template <class Work>
-    void allocating(Communicator& host, const MemoryQuestion& all, Work work) const;
+    [[noreturn]] void advise(const Settings& settings, const Inputs& inputs, const OutOfMemoryError& error) const;
     std::string memory_lines() const;
 
     TrainingState::Purpose purpose_;

@@ -32,6 +32,7 @@ class CudaBackend final : public Backend {
     bool can_compute(DType compute) const override;
     std::uint64_t peak_memory_bytes() const override;
     std::uint64_t available_memory_bytes() const override;
+    std::string memory_report() const override;
     bool host_reads_memory() const noexcept override { return false; }
 
     void reserve(std::size_t bytes, const std::string& purpose) override;

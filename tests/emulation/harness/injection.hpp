@@ -6,6 +6,8 @@
 /// cuBLASLt or NCCL, or one of
 ///   useful wait            a cudaStreamWaitEvent that orders what was not ordered before: "failing" leaves it out
 ///   kernel                 the launch of a kernel: cudaGetLastError tells
+///   kernel out of memory   the same with cudaErrorMemoryAllocation, as where its code cannot be loaded
+///   cublasLtMatmul out of memory   a product with CUBLAS_STATUS_ALLOC_FAILED
 ///   asynchronous error     an NCCL communicator breaks: ncclCommGetAsyncError tells, what is under way never ends
 #include <map>
 #include <string>
