@@ -113,15 +113,20 @@ class Failures(DeviceCase):
         self.assertEqual(text.count("would free"), 1)
 
     def test_memory_that_ends_in_a_run_says_who_holds_what(self):
-        """At the first launch (weights are loaded: all ranks agree), in the middle of a step and of an evaluation (one rank ends the others)."""
+        """In the middle of a step and of an evaluation, where one rank ends the others, and while weights are loaded, where all agree."""
         calls = self.counts()
         self.assertGreater(calls["kernel"], 50)
-        for name, nth, rank, words in (("kernel", 1, 1, r"the launch of \w+"), ("kernel", calls["kernel"] // 2, 0, r"the launch of \w+"),
+        for name, nth, rank, words in (("kernel", calls["kernel"] // 2, 0, r"the launch of \w+"),
                                        ("cublasLtMatmul", calls["cublasLtMatmul"] // 2, 1, "cublasLtMatmul")):
             with self.subTest(f"{name} {nth}"), emulated(fail=f"{name}{OUT_OF_MEMORY}:{nth}@{rank}"):
                 done = support.run(*self.command(f"{name}-{nth}"), ranks=2, expect=5)
                 self.assertRegex(done.stderr, words + r".* failed at \S+:\d+ on rank \d \(host \S+\): .*out of memory \(\w+\)")
                 self.assert_tells_of_memory(done.stderr, rank)
+        with emulated(fail=f"kernel{OUT_OF_MEMORY}:1@1"):
+            done = support.run(*self.command("load", **{"precision.compute": "bf16"}), ranks=2, expect=5)
+        self.assertRegex(done.stderr, r"the launch of cast.* \(rank 1, host \S+\)")
+        self.assertNotIn("MPI_ABORT", done.stderr)
+        self.assert_tells_of_memory(done.stderr, 1)
         self.tokens = self.write_tokens(NAME)
         with emulated(fail=f"kernel{OUT_OF_MEMORY}:5@0"):
             done = support.run("eval", *self.command("eval")[1:], ranks=2, expect=5)
