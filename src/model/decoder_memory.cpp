@@ -76,7 +76,9 @@ Decoder::Buffers Decoder::lay_out(Arena& activations, Arena& workspace, const Mo
     std::int64_t scratch = std::max(backend.rms_norm_scratch(limits.rows, c.hidden),
                                     c.head_norm ? backend.rms_norm_scratch(limits.rows * c.heads, c.head_dim) : 0);
     for (int i = 0; i < static_cast<int>(c.layers); ++i)
-        scratch = std::max(scratch, backend.attention_scratch(limits.rows, limits.positions, shape_of(c, i), compute));
+        scratch =
+            std::max(scratch, limits.own_attention ? backend.own_attention_scratch(limits.rows, shape_of(c, i))
+                                                   : backend.attention_scratch(limits.rows, limits.positions, shape_of(c, i), compute));
     b.scratch = floats(workspace, static_cast<std::uint64_t>(scratch), "scratch");
     b.scratch_floats = scratch;
     return b;

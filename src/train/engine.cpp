@@ -56,13 +56,17 @@ std::string Engine::traffic_lines() const {
     return text;
 }
 
+std::int64_t automatic_micro_tokens(std::int64_t longest) noexcept {
+    return std::max<std::int64_t>(4096, longest);
+}
+
 std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks) {
     const auto& given = settings.batch.micro_tokens;
     if (given.size() > 1 && given.size() != static_cast<std::size_t>(ranks))
         throw UsageError("batch.micro_tokens lists {} values for {} ranks; give one, or one per rank", given.size(), ranks);
     std::vector<RankBudget> budgets;
     for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r)
-        budgets.push_back({given.empty() ? std::max<std::int64_t>(4096, inputs.longest()) : given.size() == 1 ? given[0] : given[r], 1.0});
+        budgets.push_back({given.empty() ? automatic_micro_tokens(inputs.longest()) : given.size() == 1 ? given[0] : given[r], 1.0});
     const auto largest =
         std::max_element(budgets.begin(), budgets.end(), [](auto& a, auto& b) { return a.micro_tokens < b.micro_tokens; })->micro_tokens;
     const auto check = [&](const GroupFacts& facts, const char* group) {
@@ -85,7 +89,7 @@ void Engine::choose_type(const Settings& settings, Communicator& host) {
                 throw UsageError("precision.compute = {}: {} cannot compute in it; use auto or fp32", name_of(wanted),
                                  device.backend->description());
         });
-    const bool native = !any_of_ranks(host, !device.backend->has_native(DType::bf16));
+    const bool native = bf16_everywhere_ = !any_of_ranks(host, !device.backend->has_native(DType::bf16));
     if (settings.precision.compute) {
         type = *settings.precision.compute;
         type_reason = "as the deck says";
@@ -112,15 +116,22 @@ ShardOptions Engine::options_of(const Settings& settings) const {
 }
 
 MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs, int rank) const {
-    return {&inputs,
-            device.backend.get(),
-            purpose_,
-            type,
-            plan,
-            groups,
-            options_of(settings),
-            rank,
-            budgets[static_cast<std::size_t>(rank)].micro_tokens};
+    const Settings::Sharding& sharding = settings.sharding;
+    return {.inputs = &inputs,
+            .backend = device.backend.get(),
+            .purpose = purpose_,
+            .compute = type,
+            .plan = plan,
+            .groups = groups,
+            .options = options_of(settings),
+            .rank = rank,
+            .micro_tokens = budgets[static_cast<std::size_t>(rank)].micro_tokens,
+            .longest = inputs.longest(),
+            .micro_tokens_auto = settings.batch.micro_tokens.empty(),
+            .plan_by_keys = sharding.parameters || sharding.gradients || sharding.optimizer,
+            .bf16_everywhere = bf16_everywhere_,
+            .own_attention = false,
+            .device_staging = world ? world->device_staging_bytes() : 0};
 }
 
 /// Everything, before any of it is allocated; with what is in use already. Collective.
@@ -131,8 +142,6 @@ void Engine::plan_memory(const Settings& settings, const MemoryQuestion& all, Co
         const std::uint64_t bytes = device.backend->stream_bytes(stream);
         if (bytes > 0) memory.push_back({fmt::format("workspace of stream '{}'", stream), DType::u8, bytes});
     }
-    if (const std::uint64_t bytes = world->device_staging_bytes(); bytes > 0)
-        memory.push_back({"communication staging", DType::f32, bytes});
     if (gpu) memory.push_back({"sums, alignment", DType::u8, small_parts_bytes});
     const auto own = static_cast<double>(total_bytes(memory));
     const std::uint64_t staging = gpu ? 0 : world->staging_bytes();  // beside a GPU it is pinned memory of the host
@@ -172,16 +181,16 @@ void Engine::check_memory(const Settings& settings, const MemoryQuestion& all, s
                                    readable_bytes(available), readable_bytes(device.gpu->memory_bytes), readable_bytes(kept)));
 }
 
-/// Runs what allocates; where memory ends after all, the error tells which keys would free how much.
-template <class Work>
-void Engine::allocating(Communicator& host, const MemoryQuestion& all, Work work) const {
-    collectively(host, [&] {
-        try {
-            work();
-        } catch (const OutOfMemoryError& error) {
-            throw DeviceError("{}. {}", error.what(), savings_text(all));
-        }
-    });
+void Engine::advise(const Settings& settings, const Inputs& inputs, const OutOfMemoryError& error) const {
+    const bool lists_holders = dynamic_cast<const CallOutOfMemoryError*>(&error) == nullptr;
+    std::string text = error.what();
+    try {
+        if (!lists_holders) text += ". " + device.backend->memory_report();
+        text += ". " + savings_text(question(settings, inputs, world->rank()));
+    } catch (const std::exception& other) {
+        text += fmt::format(" (more cannot be told: {})", other.what());  // questions to a library may want memory, too
+    }
+    throw DeviceError("{}", text);
 }
 
 Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose)
@@ -190,7 +199,7 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
     choose_type(settings, host);
     collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });
     collectively(host, [&] { choose_plan(settings, session); });
-    const MemoryQuestion all = question(settings, inputs, host.rank());
+    MemoryQuestion all = question(settings, inputs, host.rank());
     try {
         world = make_world(settings, session, device, groups.nodes);
     } catch (const AgreedError& error) {
@@ -198,10 +207,12 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
             throw AgreedError(error.exit_code(), fmt::format("{}. {}", error.what(), savings_text(all)));
         throw;
     }
+    all = question(settings, inputs, host.rank());  // now with the communicator's part
     plan_memory(settings, all, host);
+    const auto allocating = [&](const auto& work) { collectively(host, [&] { with_memory_advice(settings, inputs, work); }); };
     Backend& backend = *device.backend;
     const std::int64_t rows = all.micro_tokens;
-    allocating(host, all, [&] {
+    allocating([&] {
         const std::vector<StateClass> own(memory.begin(), memory.end() - 1);  // the last is what was in use before
         backend.reserve(total_bytes(own), fmt::format("all that is planned ({})", largest_first(own)));
         compute = backend.make_stream(compute_name);
@@ -210,11 +221,11 @@ Engine::Engine(const Settings& settings, const Session& session, Communicator& h
         if (device.gpu && device.first_of_card(host.rank())) monitor = std::make_unique<GpuMonitor>(device.gpu->bus_id);
     });
     // its first act is a collective of `world`, not of `host`: a failure after that still becomes one of all ranks
-    allocating(host, all, [&] {
+    allocating([&] {
         state = std::make_unique<TrainingState>(*inputs.layout, backend, *world, *compute, *communication, type, purpose, plan, groups,
                                                 options_of(settings));
     });
-    allocating(host, all, [&] {
+    allocating([&] {
         buffers = std::make_unique<BatchBuffers>(backend, *compute, copies(), rows);
         const DecoderLimits limits{rows, inputs.longest(), purpose == TrainingState::Purpose::training};
         decoder = std::make_unique<Decoder>(inputs.config, backend, *compute, *state, type, limits);

@@ -18,6 +18,8 @@ namespace sherd {
 /// Collective. Capacity of every rank's micro-batches. Throws UsageError (the same on all ranks): a list of another length, a document that
 /// fits no rank.
 std::vector<RankBudget> make_budgets(const Settings& settings, const Inputs& inputs, int ranks);
+/// batch.micro_tokens = auto: tokens, by those of the longest document.
+std::int64_t automatic_micro_tokens(std::int64_t longest) noexcept;
 
 struct MemoryQuestion;
 
@@ -52,6 +54,15 @@ struct Engine {
     Stream& copies() const noexcept { return copy ? *copy : *compute; }
     double* loss_sum() const noexcept { return sums.as<double>(); }
     double* squares() const noexcept { return sums.as<double>() + 1; }
+    /// Runs work of this rank's device. Where memory ends in it, the error also says who holds how much here, and which keys would free it.
+    template <class Work>
+    auto with_memory_advice(const Settings& settings, const Inputs& inputs, Work work) const {
+        try {
+            return work();
+        } catch (const OutOfMemoryError& error) {
+            advise(settings, inputs, error);
+        }
+    }
 
   private:
     std::string traffic_lines() const;
@@ -61,11 +72,11 @@ struct Engine {
     MemoryQuestion question(const Settings& settings, const Inputs& inputs, int rank) const;
     void plan_memory(const Settings& settings, const MemoryQuestion& all, Communicator& host);
     void check_memory(const Settings& settings, const MemoryQuestion& all, std::uint64_t needed) const;
-    template <class Work>
-    void allocating(Communicator& host, const MemoryQuestion& all, Work work) const;
+    [[noreturn]] void advise(const Settings& settings, const Inputs& inputs, const OutOfMemoryError& error) const;
     std::string memory_lines() const;
 
     TrainingState::Purpose purpose_;
+    bool bf16_everywhere_ = false;  ///< in hardware
 };
 
 /// "sherd 0.1.0 - 4 rank(s) on 2 node(s), Open MPI v4.1.4": said at once, since reading and checking large weights takes a while.

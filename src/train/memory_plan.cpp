@@ -11,10 +11,11 @@ std::vector<StateClass> planned_memory(const MemoryQuestion& q) {
     const bool training = q.purpose == TrainingState::Purpose::training;
     auto classes = TrainingState::classes(*q.inputs->layout, q.compute, q.purpose, q.plan, q.groups, q.options, q.rank);
     const DecoderMemory decoder =
-        Decoder::memory(config, *q.backend, q.compute, {bucket_rows(q.micro_tokens), q.inputs->longest(), training});
+        Decoder::memory(config, *q.backend, q.compute, {bucket_rows(q.micro_tokens), q.longest, training, q.own_attention});
     classes.push_back({"activations", q.compute, decoder.activations});
     classes.push_back({"workspace", q.compute, decoder.workspace});
     classes.push_back({"micro-batch", DType::i32, BatchBuffers::bytes(q.micro_tokens)});
+    if (q.device_staging > 0) classes.push_back({"communication staging", DType::f32, q.device_staging});
     return classes;
 }
 
@@ -47,26 +48,54 @@ class Savings {
 /// Half of the capacity, or what the longest document needs.
 void consider_micro_tokens(Savings& savings, const MemoryQuestion& q) {
     MemoryQuestion changed = q;
-    changed.micro_tokens = std::max(q.micro_tokens / 2, q.inputs->longest());
+    changed.micro_tokens = std::max(q.micro_tokens / 2, q.longest);
     if (changed.micro_tokens < q.micro_tokens) savings.consider(fmt::format("batch.micro_tokens = {}", changed.micro_tokens), changed);
+}
+
+/// Half of the longest document, where micro-batches cannot become much smaller while it is whole.
+void consider_max_sequence(Savings& savings, const MemoryQuestion& q) {
+    constexpr std::int64_t step = 64;
+    MemoryQuestion changed = q;
+    changed.longest = q.longest / 2 / step * step;
+    if (changed.longest == 0 || q.longest <= q.micro_tokens / 2) return;
+    std::string change = fmt::format("data.max_sequence = {}", changed.longest);
+    if (q.micro_tokens_auto) changed.micro_tokens = automatic_micro_tokens(changed.longest);
+    if (changed.micro_tokens >= q.micro_tokens) {
+        changed.micro_tokens = std::max(q.micro_tokens / 2, changed.longest);
+        if (changed.micro_tokens < q.micro_tokens) change += fmt::format(" and batch.micro_tokens = {}", changed.micro_tokens);
+    }
+    savings.consider(change + " (cuts documents)", changed);
+}
+
+/// What a deck says for another plan.
+std::string keys_for(const NamedStrategy& strategy, const MemoryQuestion& q) {
+    if (!q.plan_by_keys) return fmt::format("sharding.strategy = {}", strategy.name);
+    std::string text;
+    const auto add = [&text](const char* key, Placement before, Placement after) {
+        if (after != before) text += fmt::format("{}sharding.{} = {}", text.empty() ? "" : " and ", key, name_of(after));
+    };
+    add("parameters", q.plan.parameters, strategy.plan.parameters);
+    add("gradients", q.plan.gradients, strategy.plan.gradients);
+    add("optimizer", q.plan.optimizer, strategy.plan.optimizer);
+    return text;
 }
 
 /// Of all strategies the one that takes least.
 void consider_strategies(Savings& savings, const MemoryQuestion& q) {
     if (q.groups.size() == 1) return;
-    MemoryQuestion best = q;
-    std::string_view name;
+    const NamedStrategy* best = nullptr;
+    MemoryQuestion changed = q;
     std::uint64_t least = total_bytes(planned_memory(q));
     for (const NamedStrategy& strategy : named_strategies()) {
-        MemoryQuestion changed = q;
         changed.plan = strategy.plan;
         const std::uint64_t total = total_bytes(planned_memory(changed));
         if (total >= least) continue;
         least = total;
-        best = changed;
-        name = strategy.name;
+        best = &strategy;
     }
-    if (!name.empty()) savings.consider(fmt::format("sharding.strategy = {}", name), best);
+    if (best == nullptr) return;
+    changed.plan = best->plan;
+    savings.consider(keys_for(*best, q), changed);
 }
 
 }  // namespace
@@ -74,6 +103,7 @@ void consider_strategies(Savings& savings, const MemoryQuestion& q) {
 std::vector<Saving> possible_savings(const MemoryQuestion& q) {
     Savings savings(q);
     consider_micro_tokens(savings, q);
+    consider_max_sequence(savings, q);
     consider_strategies(savings, q);
     MemoryQuestion changed = q;
     changed.options.keep_gathered = false;
@@ -81,11 +111,17 @@ std::vector<Saving> possible_savings(const MemoryQuestion& q) {
     changed = q;
     changed.options.gradients = DType::bf16;
     savings.consider("precision.gradients = bf16", changed);
-    if (q.backend->has_native(DType::bf16)) {
+    if (q.bf16_everywhere) {
         changed = q;
         changed.compute = DType::bf16;
         savings.consider("precision.compute = bf16", changed);
     }
+    changed = q;
+    changed.own_attention = true;
+    savings.consider("device.attention = own", changed);
+    changed = q;
+    changed.device_staging = 0;
+    savings.consider("communication.backend = mpi", changed);
     return savings.take();
 }
 

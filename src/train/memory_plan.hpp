@@ -19,6 +19,12 @@ struct MemoryQuestion {
     ShardOptions options;
     int rank;
     std::int64_t micro_tokens;
+    std::int64_t longest;              ///< tokens of the longest document, after cutting
+    bool micro_tokens_auto = false;    ///< micro_tokens follows from `longest`
+    bool plan_by_keys = false;         ///< sharding.parameters, gradients or optimizer are in the deck: sharding.strategy yields to them
+    bool bf16_everywhere = false;      ///< every rank's device has it in hardware
+    bool own_attention = false;        ///< as device.attention = own
+    std::uint64_t device_staging = 0;  ///< of the communicator
 };
 
 /// Device memory by class, without what the program itself takes.

@@ -23,10 +23,11 @@ int evaluate_model(Settings settings, const Session& session, Communicator& host
     const Inputs inputs = open_inputs(settings, session, host, false);
     Engine engine(settings, session, host, inputs, TrainingState::Purpose::evaluation);
     log::line(engine.banner(settings, session, inputs));
-    collectively(host, [&] { load_weights(inputs, *engine.state); });
-    const EvaluationResult result =
-        evaluate(*engine.decoder, engine.backend(), *engine.compute, *engine.communication, *engine.buffers, *engine.world,
-                 *inputs.tokens->validation(), engine.budgets, settings.evaluation.documents, engine.loss_sum());
+    collectively(host, [&] { engine.with_memory_advice(settings, inputs, [&] { load_weights(inputs, *engine.state); }); });
+    const EvaluationResult result = engine.with_memory_advice(settings, inputs, [&] {
+        return evaluate(*engine.decoder, engine.backend(), *engine.compute, *engine.communication, *engine.buffers, *engine.world,
+                        *inputs.tokens->validation(), engine.budgets, settings.evaluation.documents, engine.loss_sum());
+    });
     log::line(validation_line(step, result).text());
     return 0;
 }

@@ -65,15 +65,18 @@ int train(const Settings& settings, const TrainOptions& options, const Session& 
     Engine engine(settings, session, host, inputs, TrainingState::Purpose::training);
     log::line(engine.banner(settings, session, inputs));
     collectively(host, [&] {
-        if (found)
-            read_checkpoint(*found, *engine.state);
-        else
-            load_weights(inputs, *engine.state);
+        engine.with_memory_advice(settings, inputs, [&] {
+            if (found)
+                read_checkpoint(*found, *engine.state);
+            else
+                load_weights(inputs, *engine.state);
+        });
         if (host.rank() == 0) io::write_text_atomically(fs::path(settings.run.directory) / "deck.ini", settings.text);
     });
     if (found) log::line(fmt::format("resuming {} after step {}", found->folder.string(), start.step));
     const StopSignals signals;
-    return static_cast<int>(Trainer(settings, inputs, engine, host, order, length, start).run());
+    return engine.with_memory_advice(settings, inputs,
+                                     [&] { return static_cast<int>(Trainer(settings, inputs, engine, host, order, length, start).run()); });
 }
 
 }  // namespace

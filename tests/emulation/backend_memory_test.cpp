@@ -157,6 +157,25 @@ TEST_F(Memory, WhereItEndsTheErrorSaysForWhatAndWhoHoldsIt) {
     EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "a refusal must not be found again by the next launch";
 }
 
+TEST_F(Memory, ThatEndsInACallIsReportedWithAllThatWasTaken) {
+    const auto backend = make_cuda_backend({});
+    backend->reserve(100u << 20, "all that is planned");
+    const DeviceMemory weights(*backend, 60u << 20, "weights"), beside(*backend, 80u << 20, "unplanned");
+    const auto stream = backend->make_stream("communication");
+    emu::fail_call("kernel out of memory", 1);
+    const std::string text = failure_of([&] {
+        try {
+            backend->add(*stream, {weights.data(), DType::f32, 1, 4}, {weights.data(), DType::f32, 1, 4}, true);
+        } catch (const CallOutOfMemoryError& error) {
+            throw DeviceError("{}. {}", error.what(), backend->memory_report());
+        }
+    });
+    emu::fail_call("", 0);
+    expect_holds(text, {"the launch of", "out of memory (cudaErrorMemoryAllocation)", "844.0 MiB of 1.0 GiB are free", "holds 180.0 MiB",
+                        "unplanned 80.0 MiB, weights 60.0 MiB, planned and not in use 39.9 MiB"});
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
 TEST_F(Memory, ALimitHoldsThoughThereIsMore) {
     const auto backend = make_cuda_backend({.index = 0, .memory_limit = 100u << 20, .tf32 = false});
     const DeviceMemory weights(*backend, 90u << 20, "weights");

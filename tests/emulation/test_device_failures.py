@@ -16,7 +16,8 @@ CURIOSITY = ("cudaDriverGetVersion", "cudaStreamQuery", "cudaEventQuery")
 # a wait left out fails nothing; a copy to the host is tried as the call that it is
 NO_CALLS = ("useful wait", "copy to host")
 # calls whose failure is told in other words: out of memory says for what; and NCCL asks for the device on its own behalf
-OTHER_WORDS = {"cudaMalloc": "cannot allocate", "cudaHostAlloc": "cannot pin", "cudaGetDevice": "ncclCommInitRankConfig"}
+OUT_OF_MEMORY = " out of memory"
+OTHER_WORDS = {"kernel out of memory": "the launch of", "cudaMalloc": "cannot allocate", "cudaHostAlloc": "cannot pin", "cudaGetDevice": "ncclCommInitRankConfig"}
 # calls of cuDNN's frontend: those that build a plan, and the one that runs it
 PLANNING = ("validate", "build_operation_graph", "create_execution_plans", "check_support", "build_plans", "get_workspace_size")
 # how a collective under way is asked after: at least twice for each, and as often again as time permits
@@ -56,7 +57,7 @@ class Failures(DeviceCase):
                     done = support.run(*self.command(f"{name}-{n}"), ranks=2, expect=5)
                     self.assertIn(f"rank {rank}", done.stderr)
                     if name not in ("kernel", *POLLS):  # these speak of what was under way
-                        self.assertRegex(done.stderr, f"{name}|{OTHER_WORDS.get(name, name)}")
+                        self.assertRegex(done.stderr, f"{name.removesuffix(OUT_OF_MEMORY)}|{OTHER_WORDS.get(name, name)}")
 
     def test_collectives_of_other_runs_fail(self):
         """Calls that the run above does without; over MPI there are none, but more is copied, and by functions of the stream."""
@@ -108,7 +109,43 @@ class Failures(DeviceCase):
         self.assertEqual(sizes, sorted(sizes, reverse=True))
         for name in ("workspace of stream 'compute' 32.0 MiB", "activations", "exp_avg (world)", "gradients of units"):
             self.assertIn(name, held)
-        self.assertRegex(done.stderr, r"batch.micro_tokens = \d+ would free \d+.*MiB")
+        self.assertRegex(done.stderr, r"batch.micro_tokens = \d+ (would free )?[\d.]+ MiB")
+
+    def assert_tells_of_memory(self, text, rank):
+        """What is free, what the rank holds, largest first, and which keys would free how much."""
+        self.assertRegex(text, r"[\d.]+ GiB of 4.0 GiB are free\. This rank holds [\d.]+ MiB: ")
+        held = text[text.index("This rank holds"):].split(": ", 1)[1].split(". ")[0]
+        sizes = [float(number) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20}[unit] for number, unit in re.findall(r"([\d.]+) (bytes|KiB|MiB)", held)]
+        self.assertGreater(len(sizes), 5)
+        self.assertEqual(sizes, sorted(sizes, reverse=True))
+        total = re.search(r"This rank holds ([\d.]+) MiB", text)[1]
+        self.assertAlmostEqual(sum(sizes) / 2**20, float(total), delta=0.05 * len(sizes), msg=held)
+        for name in ("workspace of stream 'compute' 32.0 MiB", "activations", "workspace"):
+            self.assertIn(name, held)
+        self.assertRegex(text, r"batch.micro_tokens = 2048 (would free )?[\d.]+ MiB")
+        self.assertRegex(text, rf"\(?rank {rank}\b")
+        self.assertEqual(text.count("This rank holds"), 1)
+        self.assertEqual(text.count("would free"), 1)
+
+    def test_memory_that_ends_in_a_run_says_who_holds_what(self):
+        """In the middle of a step and of an evaluation, where one rank ends the others, and while weights are loaded, where all agree."""
+        calls = self.counts()
+        self.assertGreater(calls["kernel"], 50)
+        for name, nth, rank, words in (("kernel", calls["kernel"] // 2, 0, r"the launch of \w+"),
+                                       ("cublasLtMatmul", calls["cublasLtMatmul"] // 2, 1, "cublasLtMatmul")):
+            with self.subTest(f"{name} {nth}"), emulated(fail=f"{name}{OUT_OF_MEMORY}:{nth}@{rank}"):
+                done = support.run(*self.command(f"{name}-{nth}"), ranks=2, expect=5)
+                self.assertRegex(done.stderr, words + r".* failed at \S+:\d+ on rank \d \(host \S+\): .*out of memory \(\w+\)")
+                self.assert_tells_of_memory(done.stderr, rank)
+        with emulated(fail=f"kernel{OUT_OF_MEMORY}:1@1"):
+            done = support.run(*self.command("load", **{"precision.compute": "bf16"}), ranks=2, expect=5)
+        self.assertRegex(done.stderr, r"the launch of cast.* \(rank 1, host \S+\)")
+        self.assertNotIn("MPI_ABORT", done.stderr)
+        self.assert_tells_of_memory(done.stderr, 1)
+        self.tokens = self.write_tokens(NAME)
+        with emulated(fail=f"kernel{OUT_OF_MEMORY}:5@0"):
+            done = support.run("eval", *self.command("eval")[1:], ranks=2, expect=5)
+        self.assert_tells_of_memory(done.stderr, 0)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ class MemoryPlan : public ::testing::Test {
                     make_groups({0, 0, 1, 1}, 0, {}, plan_named("no_shard")),
                     {.keep_gathered = false, .prefetch = true, .reduce = DType::f32, .gradients = DType::f32},
                     1,
-                    100};
+                    100,
+                    40};
     }
     std::uint64_t saved(const std::function<void(MemoryQuestion&)>& change) const {
         MemoryQuestion changed = question;
@@ -68,6 +69,52 @@ TEST_F(MemoryPlan, MicroBatchesAreNotMadeShorterThanADocument) {
     EXPECT_GT(bytes_of("batch.micro_tokens = 40"), 0u);
     question.micro_tokens = 40;
     EXPECT_EQ(bytes_of("batch.micro_tokens"), 0u);
+}
+
+TEST_F(MemoryPlan, LongDocumentsAreCutWhereTheyKeepMicroBatchesLong) {
+    question.longest = 20000;
+    question.micro_tokens = 20000;
+    question.micro_tokens_auto = true;
+    EXPECT_EQ(bytes_of("data.max_sequence = 9984 (cuts documents)"), saved([](auto& q) { q.longest = q.micro_tokens = 9984; }));
+    EXPECT_GT(bytes_of("data.max_sequence"), 0u);
+    question.longest = question.micro_tokens = 5000;
+    EXPECT_EQ(bytes_of("data.max_sequence = 2496 (cuts documents)"), saved([](auto& q) { q.longest = 2496, q.micro_tokens = 4096; }))
+        << "batch.micro_tokens = auto is never less than 4,096";
+    EXPECT_GT(bytes_of("data.max_sequence"), 0u);
+}
+
+TEST_F(MemoryPlan, ADeckThatSaysMicroTokensChangesThemToo) {
+    question.longest = 3000;
+    question.micro_tokens = 4000;
+    EXPECT_EQ(bytes_of("data.max_sequence = 1472 and batch.micro_tokens = 2000 (cuts documents)"),
+              saved([](auto& q) { q.longest = 1472, q.micro_tokens = 2000; }));
+    EXPECT_GT(bytes_of("data.max_sequence"), bytes_of("batch.micro_tokens = 3000"));
+    question.longest = 2000;
+    EXPECT_EQ(bytes_of("data.max_sequence"), 0u) << "the longest document does not stand in the way";
+}
+
+TEST_F(MemoryPlan, ARowOfOnesOwnIsChangedByItsKeys) {
+    question.plan_by_keys = true;
+    EXPECT_EQ(bytes_of("sharding.strategy"), 0u) << "these keys would win";
+    EXPECT_EQ(bytes_of("sharding.parameters = world and sharding.gradients = world and sharding.optimizer = world"),
+              saved([](auto& q) { q.plan = plan_named("full_shard"); }));
+    question.plan = {Placement::replica, Placement::world, Placement::world};
+    EXPECT_EQ(bytes_of("sharding.parameters = world"), saved([](auto& q) { q.plan = plan_named("full_shard"); }));
+    EXPECT_GT(bytes_of("sharding.parameters"), 0u);
+}
+
+TEST_F(MemoryPlan, ATypeThatSomeRankLacksIsNotNamed) {
+    question.micro_tokens = 4000;
+    EXPECT_EQ(bytes_of("precision.compute"), 0u);
+    question.bf16_everywhere = true;
+    EXPECT_EQ(bytes_of("precision.compute = bf16"), saved([](auto& q) { q.compute = DType::bf16; }));
+    EXPECT_GT(bytes_of("precision.compute"), 0u);
+}
+
+TEST_F(MemoryPlan, StagingOfTheDeviceIsMpisToSpare) {
+    EXPECT_EQ(bytes_of("communication.backend"), 0u);
+    question.device_staging = 48u << 20;
+    EXPECT_EQ(bytes_of("communication.backend = mpi"), 48u << 20);
 }
 
 TEST_F(MemoryPlan, SaysSoWhereNoKeyHelps) {

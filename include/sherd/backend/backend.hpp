@@ -52,6 +52,13 @@ class OutOfMemoryError : public DeviceError {
     }
 };
 
+/// The same where a call of the driver or of a library says so. The message names the call; Backend::memory_report() says who holds how
+/// much.
+class CallOutOfMemoryError : public OutOfMemoryError {
+  public:
+    explicit CallOutOfMemoryError(const std::string& message) : OutOfMemoryError("{}", message) {}
+};
+
 enum class MemoryPlace { device, host };
 
 /// Owned memory, aligned to 256 bytes.
@@ -98,6 +105,9 @@ class Backend {
     virtual std::uint64_t peak_memory_bytes() const = 0;
     /// Bytes that are free on the device, whatever this process may take of them.
     virtual std::uint64_t available_memory_bytes() const = 0;
+    /// "1.2 MiB of 80.0 GiB are free. This rank holds 60.0 GiB: weights 40.0 GiB, activations 20.0 GiB": as the device says now, then who
+    /// holds how much, largest first. Empty where no account is kept: a CPU's memory is the system's.
+    virtual std::string memory_report() const { return {}; }
     /// Whether host code may read and write device memory.
     virtual bool host_reads_memory() const noexcept = 0;
 
@@ -182,6 +192,8 @@ class Backend {
                                     Tensor k, Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) = 0;
     /// For up to `rows` rows in documents of up to `longest`.
     virtual std::int64_t attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const = 0;
+    /// What it would be if own kernels alone computed attention.
+    virtual std::int64_t own_attention_scratch(std::int64_t rows, const AttentionShape& shape) const = 0;
 
     /// out = silu(gate) * up.
     virtual void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) = 0;

@@ -26,9 +26,10 @@ struct DeviceBatch {
 
 /// What a decoder is sized for.
 struct DecoderLimits {
-    std::int64_t rows;       ///< of the largest micro-batch
-    std::int64_t positions;  ///< of the longest document: length of the rotary tables
-    bool training;           ///< false leaves out what only the backward pass needs
+    std::int64_t rows;           ///< of the largest micro-batch
+    std::int64_t positions;      ///< of the longest document: length of the rotary tables
+    bool training;               ///< false leaves out what only the backward pass needs
+    bool own_attention = false;  ///< scratch for attention by own kernels alone: to learn what another library's takes
 };
 
 /// Memory that a decoder takes, by class, in bytes.

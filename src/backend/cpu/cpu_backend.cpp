@@ -173,6 +173,9 @@ class CpuBackend final : public Backend {
     std::int64_t attention_scratch(std::int64_t rows, std::int64_t, const AttentionShape& shape, DType) const override {
         return cpu::attention_scratch(rows, shape);
     }
+    std::int64_t own_attention_scratch(std::int64_t rows, const AttentionShape& shape) const override {
+        return cpu::attention_scratch(rows, shape);
+    }
 
     void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) override {
         expect_same("swiglu_forward", out, gate);

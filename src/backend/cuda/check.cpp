@@ -2,6 +2,7 @@
 
 #include "backend/cuda/blas_check.hpp"
 
+#include "sherd/backend/backend.hpp"
 #include "sherd/runtime/error.hpp"
 
 #include <string>
@@ -42,7 +43,9 @@ void check_cuda(cudaError_t code, const char* call, const char* file, int line) 
     if (code == cudaSuccess) return;
     (void)cudaGetLastError();  // an error that is reported here must not be reported again by the next launch
     const std::string reason = fmt::format("{} ({}){}", cudaGetErrorString(code), cudaGetErrorName(code), advice(code));
-    throw DeviceError(call_failure(function_of(call).c_str(), file, line, reason));
+    const std::string failure = call_failure(function_of(call).c_str(), file, line, reason);
+    if (code == cudaErrorMemoryAllocation) throw CallOutOfMemoryError(failure);
+    throw DeviceError(failure);
 }
 
 cudaError_t unreported(cudaError_t code) noexcept {
@@ -73,8 +76,13 @@ const char* words_of(cublasStatus_t code) noexcept {
 
 void check_cublas(cublasStatus_t code, const char* call, const char* file, int line) {
     if (code == CUBLAS_STATUS_SUCCESS) return;
-    const std::string reason = fmt::format("{}, status {}", words_of(code), static_cast<int>(code));
-    throw DeviceError(call_failure(function_of(call).c_str(), file, line, reason));
+    fail_cublas(code, function_of(call).c_str(), file, line, fmt::format("{}, status {}", words_of(code), static_cast<int>(code)));
+}
+
+void fail_cublas(cublasStatus_t code, const char* function, const char* file, int line, const std::string& reason) {
+    const std::string failure = call_failure(function, file, line, reason);
+    if (code == CUBLAS_STATUS_ALLOC_FAILED) throw CallOutOfMemoryError(failure);
+    throw DeviceError(failure);
 }
 
 }  // namespace sherd::cuda

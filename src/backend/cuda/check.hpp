@@ -1,5 +1,6 @@
 #pragma once
-/// Checked calls: SHERD_CUDA(cudaMalloc(...)) throws DeviceError naming call, file, line, rank, host and the library's own words.
+/// Checked calls: SHERD_CUDA(cudaMalloc(...)) throws DeviceError naming call, file, line, rank, host and the library's own words;
+/// CallOutOfMemoryError where those are that memory has ended.
 #include <cuda_runtime.h>
 
 namespace sherd::cuda {

@@ -61,6 +61,10 @@ std::uint64_t CudaBackend::available_memory_bytes() const {
     use();
     return memory_.available();
 }
+std::string CudaBackend::memory_report() const {
+    use();
+    return memory_.report();
+}
 std::uint64_t CudaBackend::peak_memory_bytes() const {
     use();
     return memory_.peak();

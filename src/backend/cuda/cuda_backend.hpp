@@ -32,6 +32,7 @@ class CudaBackend final : public Backend {
     bool can_compute(DType compute) const override;
     std::uint64_t peak_memory_bytes() const override;
     std::uint64_t available_memory_bytes() const override;
+    std::string memory_report() const override;
     bool host_reads_memory() const noexcept override { return false; }
 
     void reserve(std::size_t bytes, const std::string& purpose) override;
@@ -77,6 +78,7 @@ class CudaBackend final : public Backend {
     void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, const float* lse, Tensor q, Tensor k,
                             Tensor v, const Documents& documents, const AttentionShape& shape, Tensor scratch) override;
     std::int64_t attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const override;
+    std::int64_t own_attention_scratch(std::int64_t rows, const AttentionShape& shape) const override;
     void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) override;
     void swiglu_backward(Stream& stream, Tensor gate, Tensor up, Tensor dout) override;
     void cross_entropy(Stream& stream, float* loss, Tensor gradient, Tensor logits, const std::int32_t* targets, float scale) override;

@@ -113,10 +113,13 @@ void CudaBackend::attention_backward(Stream& stream, Tensor dq, Tensor dk, Tenso
     cuda::attention_backward(s.get(), dq, dk, dv, dout, out, lse, q, k, v, documents, shape, scratch.as<float>());
 }
 std::int64_t CudaBackend::attention_scratch(std::int64_t rows, std::int64_t longest, const AttentionShape& shape, DType compute) const {
-    const std::int64_t own = cuda::attention_scratch(rows, shape);
+    const std::int64_t own = own_attention_scratch(rows, shape);
     if (!attention_) return own;
     use();
     return std::max(own, attention_->scratch(rows, longest, shape, compute));
+}
+std::int64_t CudaBackend::own_attention_scratch(std::int64_t rows, const AttentionShape& shape) const {
+    return cuda::attention_scratch(rows, shape);
 }
 
 void CudaBackend::swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) {

@@ -34,9 +34,19 @@ std::uint64_t DeviceAllocator::peak() const {
 
 void DeviceAllocator::refuse(std::uint64_t bytes, const std::string& purpose, std::uint64_t free) const {
     const std::string limit = limit_ > 0 ? fmt::format(" (device.memory_limit {})", readable_bytes(limit_)) : "";
-    throw OutOfMemoryError("cannot allocate {} for {} on GPU {} ({}) of rank {} (host {}): {} of {} are free{}. This rank holds {}: {}",
-                           readable_bytes(bytes), purpose, gpu_.index, gpu_.name, process_rank(), host_name(), readable_bytes(free),
-                           readable_bytes(gpu_.memory_bytes), limit, readable_bytes(parts_.held()), parts_.largest_first());
+    throw OutOfMemoryError("cannot allocate {} for {} on GPU {} ({}) of rank {} (host {}): {}", readable_bytes(bytes), purpose, gpu_.index,
+                           gpu_.name, process_rank(), host_name(), report(free, limit));
+}
+
+std::string DeviceAllocator::report(std::uint64_t free, const std::string& remark) const {
+    MemoryAccount all = parts_;
+    if (blocks_.held() > parts_.held()) all.add(this, blocks_.held() - parts_.held(), "planned and not in use");
+    return fmt::format("{} of {} are free{}. This rank holds {}: {}", readable_bytes(free), readable_bytes(gpu_.memory_bytes), remark,
+                       readable_bytes(all.held()), all.largest_first());
+}
+
+std::string DeviceAllocator::report() const {
+    return report(available(), "");
 }
 
 void* DeviceAllocator::take(std::uint64_t bytes, const std::string& purpose) {

@@ -29,12 +29,15 @@ class DeviceAllocator {
 
     /// Bytes that are free on the GPU, whatever the limit says.
     std::uint64_t available() const;
+    /// Free memory as the driver says, and who holds how much, largest first. As Backend::memory_report.
+    std::string report() const;
     /// The most that was in use on the GPU at any of the calls so far, by whoever shares it.
     std::uint64_t peak() const;
 
   private:
     void* take(std::uint64_t bytes, const std::string& purpose);
     [[noreturn]] void refuse(std::uint64_t bytes, const std::string& purpose, std::uint64_t free) const;
+    std::string report(std::uint64_t free, const std::string& remark) const;
     bool in_arena(const void* data) const noexcept;
 
     Gpu gpu_;

@@ -127,9 +127,9 @@ const Products::Compiled& Products::compile(const char* operation, const Product
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, made->description.get(), made->left.get(), made->right.get(),
                                                                  made->to.get(), made->to.get(), preference.get(), 1, &best, &found);
     if (status != CUBLAS_STATUS_SUCCESS || found == 0)
-        throw DeviceError(call_failure("cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__,
-                                       fmt::format("no algorithm for {} ({}): {}", operation, text(key),
-                                                   status == CUBLAS_STATUS_SUCCESS ? "none was found" : words_of(status))));
+        fail_cublas(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__,
+                    fmt::format("no algorithm for {} ({}): {}", operation, text(key),
+                                status == CUBLAS_STATUS_SUCCESS ? "none was found" : words_of(status)));
     made->algorithm = best.algo;
     return *compiled_.emplace(key, std::move(made)).first->second;
 }
@@ -158,8 +158,7 @@ void Products::multiply(CudaStream& stream, const char* operation, const Tensor&
                                                  product.right.get(), &beta, to.data, product.to.get(), to.data, product.to.get(),
                                                  &product.algorithm, stream.scratch().data(), workspace_bytes, stream.get());
     if (status != CUBLAS_STATUS_SUCCESS)
-        throw DeviceError(
-            call_failure("cublasLtMatmul", __FILE__, __LINE__, fmt::format("{} ({}): {}", operation, text(key), words_of(status))));
+        fail_cublas(status, "cublasLtMatmul", __FILE__, __LINE__, fmt::format("{} ({}): {}", operation, text(key), words_of(status)));
 }
 
 void Products::forward(CudaStream& stream, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {

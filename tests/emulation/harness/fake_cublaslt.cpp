@@ -277,6 +277,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
                               cudaStream_t stream) {
     EMU_BLAS_CALL(CUBLAS_STATUS_EXECUTION_FAILED);
+    if (emu::call_fails("cublasLtMatmul out of memory")) return CUBLAS_STATUS_ALLOC_FAILED;
     const auto& operation = in<Description>(desc);
     const Layout* const all[4] = {&in<Layout>(la), &in<Layout>(lb), &in<Layout>(lc), &in<Layout>(ld)};
     if (!fits(operation, *all[0], *all[1], *all[2], *all[3]) || !supported(operation, *all[0], *all[3])) return CUBLAS_STATUS_INVALID_VALUE;

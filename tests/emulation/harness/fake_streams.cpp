@@ -196,6 +196,10 @@ void submit_kernel(cudaStream_t stream, std::string name, const Access* accesses
         result(cudaErrorLaunchFailure);
         return;
     }
+    if (call_fails("kernel out of memory")) {
+        result(cudaErrorMemoryAllocation);
+        return;
+    }
     std::vector<Range> ranges;
     for (std::size_t i = 0; i < count; ++i)
         if (accesses[i].address != nullptr) ranges.push_back({accesses[i].address, 0, accesses[i].writes});

@@ -7,6 +7,8 @@
 ///   useful wait            a cudaStreamWaitEvent that orders what was not ordered before: "failing" leaves it out
 ///   kernel                 the launch of a kernel: cudaGetLastError tells
 ///   copy to host           a copy from device to host memory, by whichever call
+///   kernel out of memory   the same with cudaErrorMemoryAllocation, as where its code cannot be loaded
+///   cublasLtMatmul out of memory   a product with CUBLAS_STATUS_ALLOC_FAILED
 ///   asynchronous error     an NCCL communicator breaks: ncclCommGetAsyncError tells, what is under way never ends
 #include <map>
 #include <string>
