@@ -96,7 +96,8 @@ class Failures : public testing::Test {
         const auto counts = emu::calls();
         ASSERT_GT(counts.size(), 20u);
         for (const auto& [name, count] : counts) {
-            if (name == "useful wait") continue;  // no call: a wait that the harness would leave out
+            if (name == "useful wait" || name == "copy to host")
+                continue;  // the one would be left out, the other is tried as the call it is
             for (const long nth : std::set<long>{1, count}) {
                 emu::reset_devices();
                 emu::fail_call(name, static_cast<int>(nth));
