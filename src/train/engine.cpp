@@ -129,6 +129,7 @@ MemoryQuestion Engine::question(const Settings& settings, const Inputs& inputs, 
             .longest = inputs.longest(),
             .micro_tokens_auto = settings.batch.micro_tokens.empty(),
             .plan_by_keys = sharding.parameters || sharding.gradients || sharding.optimizer,
+            .resumes = resumes_,
             .bf16_everywhere = bf16_everywhere_,
             .own_attention = false,
             .device_staging = world ? world->device_staging_bytes() : 0};
@@ -193,8 +194,9 @@ void Engine::advise(const Settings& settings, const Inputs& inputs, const OutOfM
     throw DeviceError("{}", text);
 }
 
-Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose)
-    : device(choose_device(settings, session, host)), purpose_(purpose) {
+Engine::Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose,
+               bool resumes)
+    : device(choose_device(settings, session, host)), purpose_(purpose), resumes_(resumes) {
     devices = host.exchange(device.backend->description());
     choose_type(settings, host);
     collectively(host, [&] { budgets = make_budgets(settings, inputs, host.size()); });

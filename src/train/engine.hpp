@@ -24,8 +24,9 @@ std::int64_t automatic_micro_tokens(std::int64_t longest) noexcept;
 struct MemoryQuestion;
 
 struct Engine {
-    /// Collective. Throws AgreedError.
-    Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose);
+    /// Collective. resumes: from a checkpoint, so that keys that are fixed for it are no advice. Throws AgreedError.
+    Engine(const Settings& settings, const Session& session, Communicator& host, const Inputs& inputs, TrainingState::Purpose purpose,
+           bool resumes = false);
 
     /// Lines for the start of a run: ranks, nodes, devices, precision, and memory by class.
     std::string banner(const Settings& settings, const Session& session, const Inputs& inputs) const;
@@ -76,6 +77,7 @@ struct Engine {
     std::string memory_lines() const;
 
     TrainingState::Purpose purpose_;
+    bool resumes_;
     bool bf16_everywhere_ = false;  ///< in hardware
 };
 

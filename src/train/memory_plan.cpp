@@ -98,24 +98,27 @@ void consider_strategies(Savings& savings, const MemoryQuestion& q) {
     savings.consider(keys_for(*best, q), changed);
 }
 
+void consider_precisions(Savings& savings, const MemoryQuestion& q) {
+    MemoryQuestion changed = q;
+    changed.options.gradients = DType::bf16;
+    savings.consider("precision.gradients = bf16", changed);
+    if (!q.bf16_everywhere) return;
+    changed = q;
+    changed.compute = DType::bf16;
+    savings.consider("precision.compute = bf16", changed);
+}
+
 }  // namespace
 
 std::vector<Saving> possible_savings(const MemoryQuestion& q) {
     Savings savings(q);
     consider_micro_tokens(savings, q);
-    consider_max_sequence(savings, q);
+    if (!q.resumes) consider_max_sequence(savings, q);
     consider_strategies(savings, q);
     MemoryQuestion changed = q;
     changed.options.keep_gathered = false;
     savings.consider("sharding.keep_gathered = false", changed);
-    changed = q;
-    changed.options.gradients = DType::bf16;
-    savings.consider("precision.gradients = bf16", changed);
-    if (q.bf16_everywhere) {
-        changed = q;
-        changed.compute = DType::bf16;
-        savings.consider("precision.compute = bf16", changed);
-    }
+    if (!q.resumes) consider_precisions(savings, q);
     changed = q;
     changed.own_attention = true;
     savings.consider("device.attention = own", changed);

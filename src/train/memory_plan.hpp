@@ -22,6 +22,7 @@ struct MemoryQuestion {
     std::int64_t longest;              ///< tokens of the longest document, after cutting
     bool micro_tokens_auto = false;    ///< micro_tokens follows from `longest`
     bool plan_by_keys = false;         ///< sharding.parameters, gradients or optimizer are in the deck: sharding.strategy yields to them
+    bool resumes = false;              ///< from a checkpoint, for which some keys are fixed
     bool bf16_everywhere = false;      ///< every rank's device has it in hardware
     bool own_attention = false;        ///< as device.attention = own
     std::uint64_t device_staging = 0;  ///< of the communicator

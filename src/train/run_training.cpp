@@ -62,7 +62,7 @@ int train(const Settings& settings, const TrainOptions& options, const Session& 
                               length.end));
         return 0;
     }
-    Engine engine(settings, session, host, inputs, TrainingState::Purpose::training);
+    Engine engine(settings, session, host, inputs, TrainingState::Purpose::training, found.has_value());
     log::line(engine.banner(settings, session, inputs));
     collectively(host, [&] {
         engine.with_memory_advice(settings, inputs, [&] {

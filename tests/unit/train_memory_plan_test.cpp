@@ -103,6 +103,18 @@ TEST_F(MemoryPlan, ARowOfOnesOwnIsChangedByItsKeys) {
     EXPECT_GT(bytes_of("sharding.parameters"), 0u);
 }
 
+TEST_F(MemoryPlan, WhatACheckpointFixesIsNoAdviceToGoOnFromIt) {
+    question.longest = question.micro_tokens = 5000;
+    question.micro_tokens_auto = question.bf16_everywhere = true;
+    for (const char* key : {"data.max_sequence", "precision.compute"}) {
+        question.resumes = false;
+        EXPECT_GT(bytes_of(key), 0u) << key;
+        question.resumes = true;
+        EXPECT_EQ(bytes_of(key), 0u) << key;
+    }
+    EXPECT_GT(bytes_of("sharding.strategy"), 0u);
+}
+
 TEST_F(MemoryPlan, ATypeThatSomeRankLacksIsNotNamed) {
     question.micro_tokens = 4000;
     EXPECT_EQ(bytes_of("precision.compute"), 0u);
