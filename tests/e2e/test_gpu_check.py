@@ -42,7 +42,11 @@ class Check(unittest.TestCase):
         self.assertGreater(tiny["memory_bytes"], 3_171_744 * 16)
         operations = tiny["kernels"]["operations"]
         self.assertAlmostEqual(sum(line["share"] for line in operations), 1, places=9)
-        self.assertTrue(0.1 < tiny["kernels"]["sum of step"] < 10, tiny["kernels"]["sum of step"])  # times of another moment: loads differ
+        sums = [tiny["kernels"]["sum of step"]]
+        while not 0.3 < sums[-1] < 1.5 and len(sums) < 4:  # of two moments, between which the machine's load may change
+            _, again = self.check("--device=cpu", "--tiny", "--part", "tiny", expect=0)
+            sums.append(again["parts"]["tiny"]["data"]["kernels"]["sum of step"])
+        self.assertTrue(0.3 < sums[-1] < 1.5, sums)
         # of the products, all of the model's multiplications: three times two a parameter and token
         products = sum(line["flops"] * line["calls"] for line in operations if line["operation"].startswith("linear_"))
         self.assertAlmostEqual(products / 128, 6 * (3_171_744 - 5 * 288), delta=1)

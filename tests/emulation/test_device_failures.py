@@ -15,9 +15,10 @@ RELEASES = ("cudaFree", "cudaFreeHost", "cudaEventDestroy", "cudaStreamDestroy",
 CURIOSITY = ("cudaDriverGetVersion", "cudaStreamQuery", "cudaEventQuery")
 # a wait left out fails nothing; a copy to the host is tried as the call that it is
 NO_CALLS = ("useful wait", "copy to host")
+OUT_OF_MEMORY = " out of memory"  # behind a call's name: it fails with that error
 # calls whose failure is told in other words: out of memory says for what; and NCCL asks for the device on its own behalf
-OUT_OF_MEMORY = " out of memory"
-OTHER_WORDS = {"kernel out of memory": "the launch of", "cudaMalloc": "cannot allocate", "cudaHostAlloc": "cannot pin", "cudaGetDevice": "ncclCommInitRankConfig"}
+OTHER_WORDS = {f"kernel{OUT_OF_MEMORY}": "the launch of", "cudaMalloc": "cannot allocate", "cudaHostAlloc": "cannot pin",
+               "cudaGetDevice": "ncclCommInitRankConfig"}
 # calls of cuDNN's frontend: those that build a plan, and the one that runs it
 PLANNING = ("validate", "build_operation_graph", "create_execution_plans", "check_support", "build_plans", "get_workspace_size")
 # how a collective under way is asked after: at least twice for each, and as often again as time permits
